@@ -27,7 +27,7 @@ def check(x: Tensor, pattern: str, name: str, **sizes: int) -> dict[str, int]:
     for word, size in zip(words, tail):
         expected = int(word) if word.isdigit() else found.setdefault(word, size)
         if expected != size:
-            raise ShapeError(_message(shape, pattern, name, {**sizes, **found}))
+            raise ShapeError(_message(shape, pattern, name, {**sizes, word: expected}))
     return found
 
 

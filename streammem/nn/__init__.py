@@ -1,0 +1,1 @@
+"""Layers with learned parameters around the rules."""
