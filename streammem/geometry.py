@@ -8,8 +8,7 @@ This is the only module that imports kornia.
 from dataclasses import dataclass
 
 import torch
-from kornia.geometry.conversions import quaternion_to_rotation_matrix, rotation_matrix_to_quaternion
-from kornia.geometry.liegroup import So3
+from kornia.geometry.conversions import quaternion_to_rotation_matrix, vector_to_skew_symmetric_matrix
 from torch import Tensor
 
 NEWTON_STEPS = 6  # from 10 % off to machine precision in float64
@@ -53,26 +52,30 @@ def se3_exp(xi: Tensor) -> Tensor:
     Shapes: xi [..., 6] = (v, w), translation first; result [..., 4, 4].
     Units: metres, radians.
     Source: Sola et al. 2018, arXiv:1812.01537, appendix D.
+    Differs: by half angles and series of our own; kornia's groups are exact from 0.9 on, which needs Python 3.11.
     """
     v, w = xi[..., :3], xi[..., 3:]
-    flat = w.reshape(-1, 3)
-    R = So3.exp(flat).matrix().reshape(*w.shape[:-1], 3, 3)
-    J = So3.left_jacobian(flat).reshape(*w.shape[:-1], 3, 3)
-    return _rigid(R, (J @ v[..., None])[..., 0])
+    half_cos, half_sinc, _ = _half_angle(w)
+    R = _rotation(torch.cat([half_cos, half_sinc * w], -1))
+    return _rigid(R, (_left_jacobian(w) @ v[..., None])[..., 0])
 
 
 def se3_log(to_from: Tensor) -> Tensor:
     """Logarithm of SE(3), the inverse of `se3_exp` for angles up to pi.
 
-        w = log(R);  v = J_l(w)^-1 t
+        w = 2 atan2(|q_v|, q_w) q_v / |q_v|;  v = J_l(w)^-1 t
 
     Shapes: to_from [..., 4, 4]; result [..., 6], translation first.
     Source: Sola et al. 2018, arXiv:1812.01537, appendix D.
     """
-    R, t = to_from[..., :3, :3], to_from[..., :3, 3]
-    w = So3.from_matrix(R.reshape(-1, 3, 3)).log()
-    v, _ = torch.linalg.solve_ex(So3.left_jacobian(w), t.reshape(-1, 3, 1))
-    return torch.cat([v[..., 0], w], -1).reshape(*t.shape[:-1], 6)
+    t, xyzw = quaternion_from_motion(to_from)
+    imaginary, real = xyzw[..., :3], xyzw[..., 3:]
+    squared = imaginary.square().sum(-1, keepdim=True)
+    small = squared < 1e-8
+    norm = torch.where(small, 1.0, squared).sqrt()
+    w = imaginary * torch.where(small, 2 + squared / 3, 2 * torch.atan2(norm, real) / norm)
+    v, _ = torch.linalg.solve_ex(_left_jacobian(w), t[..., None])
+    return torch.cat([v[..., 0], w], -1)
 
 
 def orthonormalise(to_from: Tensor) -> Tensor:
@@ -111,14 +114,25 @@ def rotation_angle(to_from: Tensor) -> Tensor:
 
 def motion_from_quaternion(translation: Tensor, xyzw: Tensor) -> Tensor:
     """Motions from translations [..., 3] and quaternions [..., 4], scalar last as TUM files write them."""
-    R = quaternion_to_rotation_matrix(xyzw.roll(1, -1).reshape(-1, 4)).reshape(*xyzw.shape[:-1], 3, 3)
-    return _rigid(R, translation)
+    return _rigid(_rotation(xyzw.roll(1, -1)), translation)
 
 
 def quaternion_from_motion(to_from: Tensor) -> tuple[Tensor, Tensor]:
-    """Translations [..., 3] and unit quaternions [..., 4], scalar last and not negative, of motions [..., 4, 4]."""
-    R = to_from[..., :3, :3]
-    wxyz = rotation_matrix_to_quaternion(R.reshape(-1, 3, 3)).reshape(*R.shape[:-2], 4)
+    """Translations [..., 3] and unit quaternions [..., 4], scalar last and not negative, of motions [..., 4, 4].
+
+    4 q q^T is linear in R; its row of the largest diagonal is q up to scale, accurate at every angle.
+    """
+    (a, b, c), (d, e, f), (g, h, i) = (row.unbind(-1) for row in to_from[..., :3, :3].unbind(-2))
+    rows = [
+        [1 + a + e + i, h - f, c - g, d - b],
+        [h - f, 1 + a - e - i, b + d, c + g],
+        [c - g, b + d, 1 - a + e - i, f + h],
+        [d - b, c + g, f + h, 1 - a - e + i],
+    ]
+    outer = torch.stack([torch.stack(row, -1) for row in rows], -2)  # [..., 4, 4]
+    best = outer.diagonal(dim1=-2, dim2=-1).argmax(-1)[..., None, None]  # [..., 1, 1]
+    wxyz = outer.take_along_dim(best, -2)[..., 0, :]
+    wxyz = wxyz / wxyz.norm(dim=-1, keepdim=True)
     wxyz = torch.where(wxyz[..., :1] < 0, -wxyz, wxyz)
     return to_from[..., :3, 3], wxyz.roll(-1, -1)
 
@@ -216,3 +230,31 @@ def _rigid(rotation: Tensor, translation: Tensor) -> Tensor:
     row = torch.zeros_like(top[..., :1, :])
     row[..., 3] = 1
     return torch.cat([top, row], -2)
+
+
+def _rotation(wxyz: Tensor) -> Tensor:
+    return quaternion_to_rotation_matrix(wxyz.reshape(-1, 4)).reshape(*wxyz.shape[:-1], 3, 3)
+
+
+def _half_angle(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """cos(a / 2), sin(a / 2) / a and (a - sin a) / a^3 of the angle a = |w|, [..., 1] each, smooth at 0."""
+    squared = w.square().sum(-1, keepdim=True)
+    small = squared < 1e-2
+    s = torch.where(small, squared, 0.0)
+    a = torch.where(small, 1.0, squared).sqrt()
+    cosine = 1 - s / 8 * (1 - s / 48 * (1 - s / 120 * (1 - s / 224)))
+    sinc = 0.5 * (1 - s / 24 * (1 - s / 80 * (1 - s / 168 * (1 - s / 288))))
+    cubic = (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110)))) / 6
+    return (
+        torch.where(small, cosine, torch.cos(a / 2)),
+        torch.where(small, sinc, torch.sin(a / 2) / a),
+        torch.where(small, cubic, (a - torch.sin(a)) / a**3),
+    )
+
+
+def _left_jacobian(w: Tensor) -> Tensor:
+    """J_l(w) = I + (1 - cos a) / a^2 [w] + (a - sin a) / a^3 [w]^2, [..., 3, 3]."""
+    _, half_sinc, cubic = _half_angle(w)
+    hat = vector_to_skew_symmetric_matrix(w.reshape(-1, 3)).reshape(*w.shape[:-1], 3, 3)
+    eye = torch.eye(3, dtype=w.dtype, device=w.device)
+    return eye + 2 * half_sinc[..., None] ** 2 * hat + cubic[..., None] * (hat @ hat)
