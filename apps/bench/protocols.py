@@ -1,0 +1,126 @@
+"""The protocols of map quality: what is written, what is rendered, and how a rendering is scored.
+
+A method is any object with `write(shot)` and `render(shot) -> depth [h, w] m, 0 where nothing is known`; `render` may
+look at the pose and the camera of the shot it is given, never at its depth or image.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+NEAR_M, FAR_M = 0.1, 3.5  # the range a depth is scored in
+CLOSE_M = 0.02  # "within 2 cm"
+KITCHEN = "redkitchen"
+
+
+class Shot(NamedTuple):
+    """One frame of a recording as plain arrays, so that every peer can read it."""
+
+    depth: np.ndarray  # [h, w] float32, metres, 0 where unknown
+    image: np.ndarray  # [h, w, 3] uint8
+    pose: np.ndarray  # [4, 4] float64, world_from_camera
+    intrinsics: np.ndarray  # [3, 3] float64, pixel centres at integers
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the depth image."""
+        return self.depth.shape
+
+
+class Method(Protocol):
+    """What a protocol needs of a map."""
+
+    def write(self, shot: Shot) -> None:
+        """Learn from one frame."""
+
+    def render(self, shot: Shot) -> np.ndarray:
+        """Depth [h, w] in metres of the map seen from the shot's pose, 0 where nothing is known."""
+
+
+class Score(NamedTuple):
+    """How well renderings agree with the sensor, each averaged over frames."""
+
+    mean_mm: float
+    median_mm: float
+    within_2cm: float  # share of the pixels that are both rendered and measured
+    coverage: float  # share of the measured pixels that are rendered
+
+
+def recordings() -> Path:
+    """Where recordings lie beside a checkout."""
+    return Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+@lru_cache(maxsize=2)
+def load_kitchen(data: Path | None = None, limit: int | None = None) -> tuple[Shot, ...]:
+    """The frames of 7-Scenes RedKitchen; the sensor's 65535 is unknown depth."""
+    folder = (data or recordings()) / KITCHEN
+    intrinsics = np.loadtxt(folder / "camera-intrinsics.txt")
+    names = sorted(path.name.removesuffix(".pose.txt") for path in folder.glob("*.pose.txt"))[:limit]
+    return tuple(_read(folder, name, intrinsics) for name in names)
+
+
+def _read(folder: Path, name: str, intrinsics: np.ndarray) -> Shot:
+    import open3d as o3d
+
+    millimetres = o3d.t.io.read_image(str(folder / f"{name}.depth.png")).as_tensor().numpy()[..., 0]
+    image = o3d.t.io.read_image(str(folder / f"{name}.color.jpg")).as_tensor().numpy()
+    depth = np.where(millimetres == 65535, 0, millimetres).astype(np.float32) / 1000
+    pose = np.loadtxt(folder / f"{name}.pose.txt")
+    u, _, vt = np.linalg.svd(pose[:3, :3])
+    pose[:3, :3] = u @ vt  # the recording's rotations are off by up to 4e-4
+    return Shot(depth, image, pose, intrinsics)
+
+
+def score(rendered: np.ndarray, depth: np.ndarray) -> Score:
+    """One rendering against the sensor's depth in 0.1-3.5 m; errors are NaN where nothing is rendered."""
+    measured = (depth > NEAR_M) & (depth < FAR_M)
+    both = measured & np.isfinite(rendered) & (rendered > 0)
+    if not both.any():
+        return Score(float("nan"), float("nan"), 0.0, 0.0)
+    error = np.abs(rendered[both].astype(np.float64) - depth[both])
+    covered = both.sum() / measured.sum()
+    return Score(1e3 * error.mean(), 1e3 * float(np.median(error)), float((error < CLOSE_M).mean()), float(covered))
+
+
+def average(scores: Iterable[Score]) -> Score:
+    """The mean of each figure over frames; a frame without a rendering counts in the coverage and the share only."""
+    table = np.array(list(scores), dtype=np.float64)
+    return Score(*(float(x) for x in (*np.nanmean(table[:, :2], axis=0), *table[:, 2:].mean(axis=0))))
+
+
+def held_out(frames: int) -> range:
+    """Every tenth frame, the fifth first: what hindsight renders and never writes."""
+    return range(5, frames, 10)
+
+
+def streamed(frames: int, warm_up: int = 30) -> range:
+    """Every fifth frame from the thirtieth on: what streaming scores."""
+    return range(warm_up, frames, 5)
+
+
+def hindsight(method: Method, frames: Sequence[Shot], clean: Sequence[Shot] | None = None) -> Score:
+    """Write every frame but every tenth, then render those from the final map, scored against `clean` if given."""
+    held = held_out(len(frames))
+    for index, shot in enumerate(frames):
+        if index not in held:
+            method.write(shot)
+    truth = frames if clean is None else clean
+    return average(score(method.render(truth[i]), truth[i].depth) for i in held)
+
+
+def streaming(
+    method: Method, frames: Sequence[Shot], warm_up: int = 30, watch: Callable[[int, Score], None] | None = None
+) -> Score:
+    """Render frame t from the state before t is written, compare, write; scored every fifth frame from warm_up on."""
+    scored, scores = streamed(len(frames), warm_up), []
+    for index, shot in enumerate(frames):
+        if index in scored:
+            scores.append(score(method.render(shot), shot.depth))
+            if watch is not None:
+                watch(index, scores[-1])
+        method.write(shot)
+    return average(scores)
