@@ -1,0 +1,1 @@
+"""Streaming online learning of 3D and robotics state."""

@@ -1,0 +1,1 @@
+"""The four axes of a memory rule, and what holds them together."""

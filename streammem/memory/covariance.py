@@ -1,0 +1,68 @@
+"""Covariances of a linear memory: what rules that know how sure they are have in common.
+
+The weight of a token is its precision, 1 / r. It multiplies and never divides: a token of zero weight is no token,
+with a finite gradient.
+"""
+
+import torch
+from torch import Tensor
+
+
+def prior(weights: Tensor, variance: float) -> Tensor:
+    """Covariance `variance` I of memory rows: [..., K, V] -> [..., K, K], never narrower than float32."""
+    dtype = torch.promote_types(weights.dtype, torch.float32)
+    eye = torch.eye(weights.shape[-2], dtype=dtype, device=weights.device)
+    return (variance * eye).expand(*weights.shape[:-2], -1, -1).clone()
+
+
+def gain(spread: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Kalman gain of N tokens at once, and the same before its last factor.
+
+        B = (I + W k P k^T)^{-1};  white = P k^T B;  gain = white W
+
+    Shapes: spread = k P [..., N, K], key [..., N, K], weight [..., N, 1]; both results [..., K, N].
+    """
+    eye = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device)
+    # solve_ex: the checked solve makes the host wait for the device
+    inverse = torch.linalg.solve_ex(eye + weight * (spread @ key.mT), eye.expand(*spread.shape[:-1], -1))[0]
+    white = spread.mT @ inverse  # [..., K, N]
+    return white * weight.mT, white
+
+
+def condition(p: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gain of N tokens, and the covariance after they were seen, in Joseph's form.
+
+        P <- (I - G k) P (I - G k)^T + G R G^T
+
+    Both terms are squares, so that rounding cannot make P indefinite.
+    """
+    g, white = gain(key @ p, key, weight)
+    left = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - g @ key  # [..., K, K]
+    return g, left @ p @ left.mT + g @ white.mT  # G R G^T = white W white^T
+
+
+def bounded(p: Tensor, most: float) -> Tensor:
+    """P made exactly symmetric, and scaled from both sides so that no variance exceeds `most`.
+
+    A direction that is never seen would grow without end; scaling its rows and columns leaves the others alone and
+    keeps P positive.
+    """
+    p = (p + p.mT) / 2
+    variance = p.diagonal(dim1=-2, dim2=-1)  # [..., K]
+    scale = (most / variance.clamp_min(most)).sqrt()
+    return scale[..., :, None] * p * scale[..., None, :]
+
+
+def expected(spread: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """Variance s = k P k^T + 1 / w of each innovation, from spread = k P; [..., N, 1]. For w = 0 as if w = 1."""
+    safe = torch.where(weight > 0, weight, torch.ones_like(weight))
+    return (spread * key).sum(-1, keepdim=True) + 1 / safe
+
+
+def trust(error: Tensor, s: Tensor, threshold: float) -> Tensor:
+    """Share of its weight that each token keeps under Huber's loss on the innovation, [..., N, 1].
+
+    share = min(1, threshold sqrt(s) / |e|)
+    """
+    squared = error.square().sum(-1, keepdim=True).clamp_min(torch.finfo(error.dtype).tiny ** 0.5)
+    return (threshold**2 * s / squared).clamp_max(1).sqrt()

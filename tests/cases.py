@@ -1,0 +1,116 @@
+"""One row a rule: it buys parity with the reference and all the properties."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import reference as ref
+import torch
+
+from streammem import tree
+from streammem.memory.architecture import Matrix, MLPWeights
+from streammem.memory.rule import Rule
+from streammem.memory.wrappers import Repeat, TokenByToken, Window
+from streammem.rules import RULES
+from streammem.rules.kalman import Steady, Surprise
+from streammem.types import Gates, Tokens
+
+K, V, HIDDEN, N, T, B = 6, 5, 7, 4, 9, 3
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2}
+
+
+def matrix(batch, g):
+    return 0.3 * torch.randn(batch, K, V, generator=g, dtype=torch.float64)
+
+
+def mlp(batch, g):
+    w1 = 0.3 * torch.randn(batch, K, HIDDEN, generator=g, dtype=torch.float64)
+    return MLPWeights(w1, 0.3 * torch.randn(batch, HIDDEN, V, generator=g, dtype=torch.float64))
+
+
+def simplex(batch, g):
+    return matrix(batch, g).softmax(-2)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    rule: Rule
+    weights: Callable  # (batch, generator) -> initial memory
+    reference: Callable  # (initial memory, frames) -> readouts
+    ages: bool = False  # a frame without tokens changes the state, though never what is read
+    learns: bool = True  # a small write lowers the bias on what was written
+
+
+SURPRISE = Surprise(leak=0.9, threshold=0.3, boost=0.2, cap=2.0, slack=0.1)
+
+CASES = [
+    Case("frozen", RULES["frozen"](), matrix, ref.frozen, learns=False),
+    Case("last_frame", RULES["last_frame"](), matrix, ref.last_frame(1e-3)),
+    Case("hebbian", RULES["hebbian"](), matrix, ref.matrix_rule(ref.dot)),
+    Case("gated_hebbian", RULES["gated_hebbian"](), matrix, ref.matrix_rule(ref.dot, decay=True)),
+    Case("delta", RULES["delta"](), matrix, ref.matrix_rule(ref.l2)),
+    Case("gated_delta", RULES["gated_delta"](), matrix, ref.matrix_rule(ref.l2, retain_first=True, decay=True)),
+    Case("longhorn", RULES["longhorn"](), matrix, ref.longhorn_full),
+    Case("longhorn_diag", RULES["longhorn"]("diag"), matrix, ref.longhorn_diag),
+    Case("longhorn_diag_tokens", TokenByToken(RULES["longhorn"]("diag")), matrix, ref.longhorn_diag_tokens),
+    Case("rls", RULES["rls"](2.0), matrix, ref.ridge(2.0)),
+    Case("kalman", RULES["kalman"](0.5), matrix, ref.kalman(0.5)),
+    Case("kalman_drift", RULES["kalman"](0.5, 0.1), matrix, ref.kalman(0.5, 0.1), ages=True),
+    Case("kalman_huber", RULES["kalman"](0.5, huber=1.0), matrix, ref.kalman(0.5, h=1.0)),
+    Case(
+        "kalman_surprise",
+        RULES["kalman"](0.05, huber=1.5, surprise=SURPRISE),
+        matrix,
+        ref.kalman(0.05, h=1.5, surprise=(0.9, 0.3, 0.2, 2.0, 0.1)),
+    ),
+    Case(
+        "kalman_steady",
+        RULES["kalman"](0.5, 0.01, max_variance=2.0, motion=Steady(0.02)),
+        matrix,
+        ref.kalman(0.5, 0.01, most=2.0, velocity=0.02),
+        ages=True,
+    ),
+    Case("kalman_diag", RULES["kalman_diag"](0.5), matrix, ref.kalman_diag(0.5)),
+    Case(
+        "kalman_diag_huber",
+        RULES["kalman_diag"](0.5, 0.1, huber=1.0),
+        matrix,
+        ref.kalman_diag(0.5, 0.1, h=1.0),
+        ages=True,
+    ),
+    Case("titans", RULES["titans"](), mlp, ref.mlp_rule(ref.l2, momentum=True)),
+    Case("titans_matrix", RULES["titans"](Matrix()), matrix, ref.matrix_rule(ref.l2, decay=True, momentum=True)),
+    Case("yaad", RULES["yaad"](0.5), mlp, ref.mlp_rule(ref.huber(0.5), momentum=False)),
+    Case("yaad_matrix", RULES["yaad"](0.5, Matrix()), matrix, ref.matrix_rule(ref.huber(0.5), decay=True)),
+    Case("memora", RULES["memora"](), simplex, ref.memora),
+    Case("moneta", RULES["moneta"](memory=Matrix()), matrix, ref.moneta(3, 4)),
+    Case("muon_hebbian", RULES["muon_hebbian"](), matrix, ref.muon_hebbian),
+    Case("repeat", Repeat(RULES["delta"](), 3), matrix, ref.delta_repeated(3)),
+    Case("token_by_token", TokenByToken(RULES["gated_delta"]()), matrix, ref.gated_delta_tokens),
+    Case("window", Window(RULES["delta"](), 3, N), matrix, ref.windowed_delta(3), ages=True),
+]
+
+
+def data(batch: int = B, seed: int = 0, dtype=torch.float64) -> tuple[list[Tokens], torch.Generator]:
+    """T random frames, and the generator to draw the initial memory from."""
+    g = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    def uniform(*shape):
+        return torch.rand(*shape, generator=g, dtype=torch.float64)
+
+    def frame():
+        lr, one = 0.05 + 0.1 * uniform(batch, N, 1), (batch, 1, 1)
+        gates = Gates(lr, 0.8 + 0.2 * uniform(*one), 0.9 * uniform(*one))
+        return Tokens(normal(batch, N, K), normal(batch, N, K), normal(batch, N, V), gates)
+
+    return [tree.map(lambda a: a.to(dtype), frame()) for _ in range(T)], g
+
+
+def start(case: Case, batch: int = B, dtype=torch.float64):
+    """The frames, and the state before them."""
+    frames, g = data(batch, dtype=dtype)
+    return frames, case.rule.init(tree.map(lambda a: a.to(dtype), case.weights(batch, g)))
