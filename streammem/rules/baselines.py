@@ -52,7 +52,7 @@ class LastFrame(Rule):
         k, v, lr = (x.to(wide) for x in (key, value, gates.lr))
         eye = torch.eye(key.shape[-1], dtype=wide, device=key.device)
         weighted = k.mT * lr.mT  # [..., K, N]
-        memory = torch.linalg.solve_ex(weighted @ k + self.ridge * eye, weighted @ v)[0]
+        memory = torch.linalg.solve_ex(weighted @ k + self.ridge * eye, weighted @ v)[0].contiguous()
         return torch.where((lr > 0).any(-2, keepdim=True), memory.to(state.dtype), state)
 
     def read(self, state, query) -> Tensor:
