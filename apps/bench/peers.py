@@ -46,6 +46,13 @@ def warp(source: Shot, target: Shot, splat: int = 1) -> np.ndarray:
     return np.where(np.isinf(buffer), 0, buffer).reshape(height, width).astype(np.float32)
 
 
+class Frozen(Floor):
+    """The first frame's depth, warped: never learns."""
+
+    def write(self, shot: Shot) -> None:
+        self.last = self.last or shot
+
+
 class Open3D:
     """Open3D's VoxelBlockGrid with colour; its mesh is rendered by RaycastingScene.
 
@@ -58,7 +65,7 @@ class Open3D:
         import open3d as o3d
 
         self.o3d = o3d
-        self.truncation, self.seen = truncation, seen
+        self.voxel_size_m, self.truncation, self.seen = voxel_size_m, truncation, seen
         self.grid = o3d.t.geometry.VoxelBlockGrid(
             ("tsdf", "weight", "color"), (o3d.core.float32,) * 3, ((1,), (1,), (3,)), voxel_size_m, 16, blocks
         )
@@ -101,6 +108,20 @@ class Open3D:
         rays = self.scene.create_rays_pinhole(*self.camera(shot), width, height)
         depth = self.scene.cast_rays(rays)["t_hit"].numpy()
         return np.where(np.isfinite(depth), depth, 0).astype(np.float32)
+
+    def occupied(self, points: np.ndarray) -> np.ndarray:
+        """Which points [P, 3] have a seen voxel nearest to them, within half a voxel of a surface or behind it."""
+        active = self.grid.hashmap().active_buf_indices()
+        centres, slots = (x.numpy() for x in self.grid.voxel_coordinates_and_flattened_indices(active))
+        value, weight = (self.grid.attribute(x).reshape((-1,)).numpy()[slots] for x in ("tsdf", "weight"))
+        full = (weight >= self.seen) & (value * self.truncation < 0.5)
+        low = np.rint(centres.min(0) / self.voxel_size_m).astype(int)
+        shape = np.rint(centres.max(0) / self.voxel_size_m).astype(int) - low + 1
+        solid = np.zeros(shape, bool)
+        solid[tuple((np.rint(centres[full] / self.voxel_size_m).astype(int) - low).T)] = True
+        index = np.rint(points / self.voxel_size_m).astype(int) - low
+        within = ((index >= 0) & (index < shape)).all(-1)
+        return within & solid[tuple(np.where(within[:, None], index, 0).T)]
 
     def raycast(self, prepared: tuple, size: tuple[int, int]):
         """Open3D's own ray cast of the grid from a prepared shot: depth, normal, colour."""

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
+
+from streammem.geometry import motion_from_quaternion
 
 NEAR_M, FAR_M = 0.1, 3.5  # the range a depth is scored in
 CLOSE_M = 0.02  # "within 2 cm"
 KITCHEN = "redkitchen"
+CABINET = "tum_fr3_cabinet"
+KITCHEN_HZ = 30.0  # of the original numbering, of which every third frame is here; the recording has no times
 
 
 class Shot(NamedTuple):
@@ -23,6 +28,7 @@ class Shot(NamedTuple):
     image: np.ndarray  # [h, w, 3] uint8
     pose: np.ndarray  # [4, 4] float64, world_from_camera
     intrinsics: np.ndarray  # [3, 3] float64, pixel centres at integers
+    time_s: float = 0.0
 
     @property
     def size(self) -> tuple[int, int]:
@@ -38,6 +44,14 @@ class Method(Protocol):
 
     def render(self, shot: Shot) -> np.ndarray:
         """Depth [h, w] in metres of the map seen from the shot's pose, 0 where nothing is known."""
+
+
+def rigid(pose: np.ndarray) -> np.ndarray:
+    """The pose [4, 4] with the nearest rotation in place of its own."""
+    u, _, vt = np.linalg.svd(pose[:3, :3])
+    exact = pose.copy()
+    exact[:3, :3] = u @ vt
+    return exact
 
 
 class Score(NamedTuple):
@@ -63,16 +77,40 @@ def load_kitchen(data: Path | None = None, limit: int | None = None) -> tuple[Sh
     return tuple(_read(folder, name, intrinsics) for name in names)
 
 
+@lru_cache(maxsize=1)
+def load_cabinet(data: Path | None = None, limit: int | None = None) -> tuple[Shot, ...]:
+    """The frames of TUM RGB-D freiburg3_cabinet: few and far apart."""
+    folder = (data or recordings()) / CABINET
+    table = torch.from_numpy(np.loadtxt(folder / "truth_cam_poses.txt")[:limit])
+    poses = motion_from_quaternion(table[:, 1:4], table[:, 4:]).numpy()
+    intrinsics = np.array([[535.4, 0, 320.1], [0, 539.2, 247.6], [0, 0, 1]])
+    return tuple(
+        Shot(
+            _depth(folder / "depth_imgs" / f"{i:04d}_depth_raw.png", 5000),
+            _image(folder / "raw_imgs" / f"{i:04d}_rgb_raw.jpg"),
+            pose,
+            intrinsics,
+            float(table[i, 0]),
+        )
+        for i, pose in enumerate(poses)
+    )
+
+
 def _read(folder: Path, name: str, intrinsics: np.ndarray) -> Shot:
+    pose = rigid(np.loadtxt(folder / f"{name}.pose.txt"))  # the recording's rotations are off by up to 4e-4
+    depth, image = _depth(folder / f"{name}.depth.png", 1000), _image(folder / f"{name}.color.jpg")
+    return Shot(depth, image, pose, intrinsics, int(name.split("-")[1]) / KITCHEN_HZ)
+
+
+def _depth(path: Path, steps_per_metre: float) -> np.ndarray:
+    steps = _image(path)[..., 0]
+    return np.where(steps == 65535, 0, steps).astype(np.float32) / steps_per_metre
+
+
+def _image(path: Path) -> np.ndarray:
     import open3d as o3d
 
-    millimetres = o3d.t.io.read_image(str(folder / f"{name}.depth.png")).as_tensor().numpy()[..., 0]
-    image = o3d.t.io.read_image(str(folder / f"{name}.color.jpg")).as_tensor().numpy()
-    depth = np.where(millimetres == 65535, 0, millimetres).astype(np.float32) / 1000
-    pose = np.loadtxt(folder / f"{name}.pose.txt")
-    u, _, vt = np.linalg.svd(pose[:3, :3])
-    pose[:3, :3] = u @ vt  # the recording's rotations are off by up to 4e-4
-    return Shot(depth, image, pose, intrinsics)
+    return o3d.t.io.read_image(str(path)).as_tensor().numpy()
 
 
 def score(rendered: np.ndarray, depth: np.ndarray) -> Score:

@@ -1,0 +1,93 @@
+"""One step of each rule of the catalogue, in turn with the shortest torch that does the same."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from streammem import tree
+from streammem.memory.architecture import MLP, MLPWeights
+from streammem.memory.rule import Composed, Rule
+from streammem.rules import RULES
+from streammem.types import Gates, Tokens
+
+from .by_hand import BY_HAND
+from .case import Case, Setup
+from .figure import Measured, interleaved, timings
+from .workload import Rules
+
+AGREES = 1e-9  # of readouts in float64, over FRAMES frames
+FRAMES = 3
+
+
+def tokens(size: Rules, dtype: torch.dtype, seed: int) -> Tokens:
+    """One random frame for one stream: keys of unit length, rates and gates in their ranges."""
+    g = torch.Generator().manual_seed(seed)
+    lead, n = (1, size.heads), size.tokens
+    normal = [torch.randn(*lead, n, w, generator=g, dtype=torch.float64) for w in (size.key, size.key, size.value)]
+    uniform = [torch.rand(*lead, *shape, generator=g, dtype=torch.float64) for shape in ((n, 1), (1, 1), (1, 1))]
+    gates = Gates(0.05 + 0.1 * uniform[0], 0.9 + 0.1 * uniform[1], 0.9 * uniform[2])
+    query, key = (torch.nn.functional.normalize(x, dim=-1) for x in normal[:2])
+    return tree.map(lambda x: x.to(dtype), Tokens(query, key, normal[2], gates))
+
+
+def weights(rule: Rule, size: Rules, dtype: torch.dtype) -> Tensor | MLPWeights:
+    """An initial memory of the kind the rule wants, on the simplex over keys: every retention gate takes that."""
+    g = torch.Generator().manual_seed(9)
+
+    def matrix(rows: int, columns: int) -> Tensor:
+        return torch.randn(1, size.heads, rows, columns, generator=g, dtype=torch.float64).softmax(-2).to(dtype)
+
+    if isinstance(rule, Composed) and rule.memory == MLP():
+        return MLPWeights(matrix(size.key, size.key), matrix(size.key, size.value))
+    return matrix(size.key, size.value)
+
+
+def fault(name: str, size: Rules) -> str | None:
+    """How far the rule and the one by hand come apart in float64, in words; None where they agree."""
+    rule, by_hand = RULES[name](), BY_HAND.get(name)
+    start = weights(rule, size, torch.float64)
+    state, other = rule.init(start), None if by_hand is None else by_hand.init(start)
+    for seed in range(FRAMES):
+        x = tokens(size, torch.float64, seed)
+        state, readout = rule.step(state, x)
+        if by_hand is None:
+            wanted = rule.read(state, x.query)
+        else:
+            other, wanted = by_hand.step(other, x)
+        apart = float((readout - wanted).abs().max())
+        if not apart <= AGREES:
+            return f"{name} is {apart:.1e} from what it should be after {seed + 1} frames"
+    return None
+
+
+def parity(setup: Setup) -> str | None:
+    """Every rule agrees with the one by hand, or with its own definition, at the shapes that are timed."""
+    return next((words for name in RULES if (words := fault(name, setup.workload.rules))), None)
+
+
+def measure(setup: Setup) -> Iterator[Measured]:
+    """Step times and state bytes."""
+    size = setup.workload.rules
+    x = tokens(size, torch.float32, 0)
+    for name, make in RULES.items():
+        rule, by_hand = make(), BY_HAND.get(name)
+        start = weights(rule, size, torch.float32)
+        state = rule.init(start)
+        steps: dict[str, Callable] = {"ours": _stepping(rule, state, x)}
+        if by_hand is not None:
+            steps["by hand"] = _stepping(by_hand, by_hand.init(start), x)
+        with torch.inference_mode(name not in NEEDS_GRADIENTS):
+            times = interleaved(steps, size.repeats, warm=10)
+        yield from timings(name, times["ours"], times.get("by hand", ()), "by hand" if by_hand else "")
+        yield Measured(f"{name}_state", "bytes", tree.nbytes(state))
+
+
+NEEDS_GRADIENTS = ("titans", "yaad", "moneta")
+
+
+def _stepping(rule, state, x: Tokens) -> Callable:
+    return lambda: rule.step(state, x)
+
+
+STEPS = Case(parity, measure)

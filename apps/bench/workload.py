@@ -1,0 +1,84 @@
+"""How much each case does. The defaults are the full run; configs/bench/quick.yaml is the minute's."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Map quality on the kitchen: cases map, stream, retention, robust."""
+
+    frames: int = 150
+    voxel_size_m: float = 0.02
+    max_depth_m: float = 3.5
+    warm_up: int = 30  # frames before the first is scored in the streaming protocol
+
+
+@dataclass(frozen=True)
+class Robust:
+    """A moving box in the recording, a removed object and a static scene in synthetic views."""
+
+    box_m: float = 0.4
+    view: tuple[int, int] = (240, 320)  # synthetic views: height, width
+    look_frames: int = 30  # views of a removed object's place
+    static_frames: int = 1000
+
+
+@dataclass(frozen=True)
+class Track:
+    """Trajectories without given poses."""
+
+    frames: int = 150
+    synthetic_frames: int = 150
+    lost_m: float = 0.3  # a larger error must be called lost
+
+
+@dataclass(frozen=True)
+class Endurance:
+    """A long synthetic stream."""
+
+    frames: int = 10_000
+    settle: int = 500
+    view: tuple[int, int] = (60, 80)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Write and ray cast of one map, in turn with Open3D's."""
+
+    build_frames: int = 30
+    repeats: int = 20
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A run that is killed and resumed."""
+
+    times: int = 20
+    frames: int = 60
+    view: tuple[int, int] = (120, 160)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Step time of each memory rule."""
+
+    heads: int = 4
+    key: int = 64
+    value: int = 64
+    tokens: int = 16
+    repeats: int = 200
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Everything, by group of cases."""
+
+    quality: Quality = field(default_factory=Quality)
+    robust: Robust = field(default_factory=Robust)
+    track: Track = field(default_factory=Track)
+    endurance: Endurance = field(default_factory=Endurance)
+    speed: Speed = field(default_factory=Speed)
+    kill: Kill = field(default_factory=Kill)
+    rules: Rules = field(default_factory=Rules)
+    retention: tuple[float, ...] = ()
