@@ -1,0 +1,1 @@
+"""Streams of frames: recorded, made up, or handed in by the user."""
