@@ -1,6 +1,7 @@
 """A state as one crash-safe file: safetensors, and in its metadata what the state is of.
 
-A save is whole or it is not there: the bytes go to a file beside the target, reach the disk, and take its name.
+A save is whole or it is not there: the bytes go to a file beside the target, reach the disk, and take its name. The
+format's own writer leaves a file behind whenever it is killed, so the bytes are laid out here.
 """
 
 import fcntl
@@ -11,11 +12,10 @@ import zlib
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from streammem import tree
@@ -23,6 +23,18 @@ from streammem.errors import CheckpointError, ShapeError
 
 FORMAT = "streammem-state"
 CONTAINER = 1  # version of what this file writes around a state
+DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
 
 
 class Stored(NamedTuple):
@@ -64,13 +76,13 @@ def save(path, state, *, schema: int, rule: str, fingerprint: str = "", notes: M
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    with _alone(partial):
+    with _alone(partial) as file:
         try:
-            save_file(tensors, partial, metadata)
-            _sync(partial)
+            _write(file, tensors, metadata)
+            os.fsync(file.fileno())
             os.replace(partial, path)
             _sync(path.parent)
-        except (SafetensorError, OSError) as error:
+        except OSError as error:
             raise CheckpointError(f"{path}: could not be written ({error}); what was there before is whole") from error
 
 
@@ -131,16 +143,30 @@ def _compare(path: Path, about: dict, wanted: dict) -> None:
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the host, contiguous, each with a storage of its own, as the format wants them."""
-    plain, seen = {}, set()
+    """On the host and contiguous.
+
+    Raises: CheckpointError at a type that the format cannot hold.
+    """
     for name, x in tensors.items():
-        x = x.detach().cpu().contiguous()
-        storage = x.untyped_storage()
-        if storage.data_ptr() in seen or storage.nbytes() != x.numel() * x.element_size():
-            x = x.clone()
-        seen.add(x.untyped_storage().data_ptr())
-        plain[name] = x
-    return plain
+        if x.dtype not in DTYPES:
+            raise CheckpointError(f"{name} is {x.dtype}; wanted one of {', '.join(map(str, DTYPES))}")
+    return {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+
+
+def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """The safetensors layout: length of the header, header, tensors; the widest types first, to stay aligned."""
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, at = {"__metadata__": metadata}, 0
+    for name in order:
+        x, end = tensors[name], at + tree.nbytes(tensors[name])
+        header[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name in order:
+        file.write(_bytes(tensors[name]))
+    file.flush()
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
@@ -156,15 +182,17 @@ def _bytes(x: Tensor):
 
 @contextmanager
 def _alone(partial: Path):
-    """Holds a lock on the file beside the target; a writer that was killed leaves it open to the next."""
-    handle = os.open(partial, os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise CheckpointError(f"{partial}: another writer holds it; wanted one writer a file") from error
-    finally:
-        os.close(handle)
+    """Opens the file beside the target, empty and locked; a writer that was killed leaves it to the next."""
+    with open(os.open(partial, os.O_CREAT | os.O_RDWR, 0o666), "wb", closefd=True) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = partial.stat().st_ino == os.fstat(file.fileno()).st_ino  # else it became somebody's target
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise CheckpointError(f"{partial}: another writer is at work; wanted one writer a file")
+        file.truncate(0)
+        yield file
 
 
 def _sync(path: Path) -> None:
