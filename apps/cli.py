@@ -1,6 +1,7 @@
 """The command `streammem`: one sub-command an app, imported only when it is asked for."""
 
 import importlib
+import os
 import sys
 
 from streammem.errors import StreamMemError
@@ -30,6 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     except StreamMemError as error:
         print(f"streammem {name}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of a pipe has seen enough; Python would complain again when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def usage() -> str:
