@@ -19,10 +19,11 @@ class Source(abc.ABC):
     name: str
     camera_intrinsics: Tensor | None  # [3, 3] float32, pixels, of the images as they come out; None where unknown
 
-    def __init__(self, name: str, camera_intrinsics: Tensor | None):
+    def __init__(self, name: str, camera_intrinsics: Tensor | None, known: dict[str, int] | None = None):
         self.name = name
         self.camera_intrinsics = camera_intrinsics
-        self.counters = Counter()
+        self.known = known or {}  # counts that hold before a frame is read
+        self.counters = Counter(self.known)
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -36,7 +37,12 @@ class Source(abc.ABC):
 
     def since(self, start: int) -> Iterator[Frame]:
         """Frames from number `start` on, to continue a stream that ended before it."""
-        self.counters.clear()
+        self.restart_counters()
         for index in range(start, len(self)):
             self.counters["frames"] += 1
             yield self[index]
+
+    def restart_counters(self) -> None:
+        """Counts from the start, as at the beginning of an iteration."""
+        self.counters.clear()
+        self.counters.update(self.known)
