@@ -122,7 +122,7 @@ def test_an_unknown_case_and_an_unknown_key_are_named():
     with pytest.raises(bench.UnknownCase, match="no case 'mapp'.*map, stream"):
         bench.main(["mapp"])
     with pytest.raises(ValueError, match="framez"):
-        bench.main(["map", "quality.framez=3"])
+        bench.main(["map", "--quick", "quality.framez=3"])
 
 
 def test_quick_does_less_than_the_full_run():

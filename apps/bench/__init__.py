@@ -32,7 +32,7 @@ class UnknownCase(StreamMemError, ValueError):
 
 def main(argv: list[str]) -> int:
     """Runs the cases that are named; 0 when every target is met, 1 when one is missed, 3 when nothing could run."""
-    said = _parser().parse_args(argv)
+    said = _parser().parse_intermixed_args(argv)
     names = [x for x in said.case if "=" not in x]
     setup = _setup(said, [x for x in said.case if "=" in x])
     print(f"streammem {commit()} on {machine()}")

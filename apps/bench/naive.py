@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .protocols import FAR_M, Shot
+from .protocols import FAR_M, NEAR_M, Shot
 
 
 class Naive:
@@ -28,10 +28,11 @@ class Naive:
         camera_from_world = np.linalg.inv(shot.pose).astype(np.float32)
         x, y, z = (self.points @ camera_from_world[:3, :3].T + camera_from_world[:3, 3]).T
         k, (height, width) = shot.intrinsics.astype(np.float32), shot.size
-        safe = np.where(z > 0, z, 1)
+        ahead = z > NEAR_M
+        safe = np.where(ahead, z, np.inf)
         u = np.rint(k[0, 0] * x / safe + k[0, 2]).astype(np.int32)
         v = np.rint(k[1, 1] * y / safe + k[1, 2]).astype(np.int32)
-        inside = (z > 0) & (u >= 0) & (u < width) & (v >= 0) & (v < height)
+        inside = ahead & (u >= 0) & (u < width) & (v >= 0) & (v < height)
         depth = np.where(inside, shot.depth[np.where(inside, v, 0), np.where(inside, u, 0)], 0)
         gap = depth - z
         seen = (depth > 0) & (depth < FAR_M) & (gap > -self.truncation_m)

@@ -30,7 +30,9 @@ def ours(shots: Sequence[Shot], quality: Quality) -> Track:
     for shot in shots:
         readout = method.mapper.step(as_frame(shot, posed=False))
         pose = readout.world_from_camera.reshape(4, 4).numpy()
-        poses.append(pose if np.isfinite(pose).all() else poses[-1])
+        if not np.isfinite(pose).all():
+            pose = poses[-1] if poses else np.eye(4)
+        poses.append(pose)
         statuses.append(readout.status)
     return Track(np.stack(poses), tuple(statuses))
 
