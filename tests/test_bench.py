@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from apps import bench
-from apps.bench import boxes, chart, figure, naive, peers, protocols
+from apps.bench import boxes, chart, figure, naive, peers, protocols, rules
 from apps.bench.case import Case, Skip
 from apps.bench.figure import Measured, at_least, at_most
+from apps.bench.workload import Rules
+from streammem.rules import RULES
 
 FIELDS = {
     "case",
@@ -146,13 +148,11 @@ def test_steps_are_taken_in_turn():
 
 
 def test_score_counts_what_is_measured_and_rendered():
-    depth = np.array([[1.0, 2.0, 0.0, 4.0], [1.0, 1.0, 1.0, 3.0]])  # one unknown, one beyond 3.5 m
-    rendered = np.array([[1.010, 2.050, 9.0, 9.0], [0.0, np.nan, 1.030, 3.0]])
+    depth = np.array([[1.0, 2.0, 0.0, 4.0], [1.0, 1.0, 1.0, 1.0]])  # one unknown, one beyond 3.5 m
+    rendered = np.array([[1.010, 2.050, 9.0, 9.0], [0.0, np.nan, 1.030, 0.0]])
     found = protocols.score(rendered, depth)
-    assert found.mean_mm == pytest.approx((10 + 50 + 30 + 0) / 4)
-    assert found.median_mm == pytest.approx(20)
-    assert found.within_2cm == pytest.approx(2 / 4)
-    assert found.coverage == pytest.approx(4 / 6)
+    assert (found.mean_mm, found.median_mm) == pytest.approx((30, 30))
+    assert (found.within_2cm, found.coverage) == pytest.approx((1 / 3, 3 / 6))
 
 
 def test_a_frame_without_a_rendering_lowers_the_coverage_and_leaves_the_errors():
@@ -252,6 +252,13 @@ def test_the_curve_is_a_picture_with_every_value(tmp_path):
     chart.curve(tmp_path / "c.svg", (1.0, float("inf")), {"hindsight": scores}, {"hindsight": scores[1]})
     text = (tmp_path / "c.svg").read_text()
     assert text.count("<circle") == 2 and ">never<" in text and ">1<" in text
+
+
+def test_every_rule_agrees_with_the_one_by_hand_and_another_does_not(monkeypatch):
+    size = Rules(heads=2, key=6, value=5, tokens=3)
+    assert [rules.fault(name, size) for name in RULES] == [None] * len(RULES)
+    monkeypatch.setitem(rules.BY_HAND, "delta", rules.BY_HAND["gated_delta"])
+    assert "delta is" in rules.fault("delta", size) and "after 1 frames" in rules.fault("delta", size)
 
 
 def test_the_known_figures_of_the_floor_come_out(recordings):

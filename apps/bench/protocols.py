@@ -4,7 +4,7 @@ A method is any object with `write(shot)` and `render(shot) -> depth [h, w] m, 0
 look at the pose and the camera of the shot it is given, never at its depth or image.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from streammem.geometry import motion_from_quaternion
+from streammem.metrics import DepthError as Score
+from streammem.metrics import average, depth_error
 
 NEAR_M, FAR_M = 0.1, 3.5  # the range a depth is scored in
-CLOSE_M = 0.02  # "within 2 cm"
 KITCHEN = "redkitchen"
 CABINET = "tum_fr3_cabinet"
 KITCHEN_HZ = 30.0  # of the original numbering, of which every third frame is here; the recording has no times
@@ -52,15 +53,6 @@ def rigid(pose: np.ndarray) -> np.ndarray:
     exact = pose.copy()
     exact[:3, :3] = u @ vt
     return exact
-
-
-class Score(NamedTuple):
-    """How well renderings agree with the sensor, each averaged over frames."""
-
-    mean_mm: float
-    median_mm: float
-    within_2cm: float  # share of the pixels that are both rendered and measured
-    coverage: float  # share of the measured pixels that are rendered
 
 
 def recordings() -> Path:
@@ -115,19 +107,7 @@ def _image(path: Path) -> np.ndarray:
 
 def score(rendered: np.ndarray, depth: np.ndarray) -> Score:
     """One rendering against the sensor's depth in 0.1-3.5 m; errors are NaN where nothing is rendered."""
-    measured = (depth > NEAR_M) & (depth < FAR_M)
-    both = measured & np.isfinite(rendered) & (rendered > 0)
-    if not both.any():
-        return Score(float("nan"), float("nan"), 0.0, 0.0)
-    error = np.abs(rendered[both].astype(np.float64) - depth[both])
-    covered = both.sum() / measured.sum()
-    return Score(1e3 * error.mean(), 1e3 * float(np.median(error)), float((error < CLOSE_M).mean()), float(covered))
-
-
-def average(scores: Iterable[Score]) -> Score:
-    """The mean of each figure over frames; a frame without a rendering counts in the coverage and the share only."""
-    table = np.array(list(scores), dtype=np.float64)
-    return Score(*(float(x) for x in (*np.nanmean(table[:, :2], axis=0), *table[:, 2:].mean(axis=0))))
+    return depth_error(torch.from_numpy(rendered), torch.from_numpy(depth), NEAR_M, FAR_M)
 
 
 def held_out(frames: int) -> range:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from streammem.geometry import align_rigid
+from streammem.metrics import trajectory_error
 
 from .case import Skip
 from .ours import Ours, as_frame
@@ -97,10 +97,7 @@ def truth(shots: Sequence[Shot]) -> np.ndarray:
 
 def ate(poses: np.ndarray, exact: np.ndarray) -> float:
     """Absolute trajectory error [m] after the best rigid alignment: root of the mean square over all frames."""
-    found, wanted = (torch.from_numpy(np.ascontiguousarray(x[:, :3, 3])) for x in (poses, exact))
-    motion, _ = align_rigid(found, wanted)
-    off = found @ motion[:3, :3].mT + motion[:3, 3] - wanted
-    return float(off.square().sum(-1).mean().sqrt())
+    return trajectory_error(torch.from_numpy(poses), torch.from_numpy(exact)).rmse_m
 
 
 def silent(track: Track, exact: np.ndarray, lost_m: float) -> int:
