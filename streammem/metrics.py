@@ -162,13 +162,14 @@ def _within(query: Tensor, reference: Tensor, radius: float) -> Tensor:
     size = torch.maximum(*(c.amax(0) for c in cells)) + 2
     stride = torch.stack([torch.ones_like(size[0]), size[0], size[0] * size[1]])
     keys, order = (cells[1] * stride).sum(-1).sort()
+    ordered = reference[order]
     rows = torch.tensor([[y, z] for y in (-1, 0, 1) for z in (-1, 0, 1)], device=keys.device)
     middle = (cells[0] * stride).sum(-1)[:, None] + (rows * stride[1:]).sum(-1)  # [P, 9]
     first = torch.searchsorted(keys, middle - 1)
     count = torch.searchsorted(keys, middle + 1, right=True) - first
     share = (count.sum(-1).cumsum(0) // PAIRS).unique_consecutive(return_counts=True)[1].tolist()
     parts = zip(query.split(share), first.split(share), count.split(share))
-    nearest = torch.cat([_nearest(q, reference[order], f, n) for q, f, n in parts])
+    nearest = torch.cat([_nearest(q, ordered, f, n) for q, f, n in parts])
     return torch.where(nearest <= radius, nearest, math.inf)
 
 
