@@ -46,7 +46,7 @@ SURPRISE = Surprise(leak=0.9, threshold=0.3, boost=0.2, cap=2.0, slack=0.1)
 
 CASES = [
     Case("frozen", RULES["frozen"](), matrix, ref.frozen, learns=False),
-    Case("last_frame", RULES["last_frame"](0.01), matrix, ref.last_frame(0.01)),
+    Case("last_frame", RULES["last_frame"](), matrix, ref.last_frame(1e-3)),
     Case("hebbian", RULES["hebbian"](), matrix, ref.matrix_rule(ref.dot)),
     Case("gated_hebbian", RULES["gated_hebbian"](), matrix, ref.matrix_rule(ref.dot, decay=True)),
     Case("delta", RULES["delta"](), matrix, ref.matrix_rule(ref.l2)),

@@ -332,6 +332,21 @@ def test_kalman_stays_sound_where_nothing_is_seen():
             assert torch.equal(p, p.mT) and torch.linalg.eigvalsh(p).min() > -1e-6 * p.max()
 
 
+@pytest.mark.parametrize("rule", [Kalman(1e-7), RULES["rls"](1e-4)], ids=["kalman", "rls"])
+def test_covariance_stays_positive_and_symmetric(rule):
+    """Near-duplicate keys of a float32 memory, seen with near-certainty: in float32 P turns indefinite here."""
+    g = torch.Generator().manual_seed(0)
+    state, ones = rule.init(torch.zeros(K, V)), torch.ones(N, 1)
+    axis = torch.randn(1, K, generator=g)
+    for _ in range(200):
+        key = axis + 1e-3 * torch.randn(N, K, generator=g)
+        state = rule.write(state, key, key @ torch.ones(K, V), Gates(ones, ones[:1], 0 * ones[:1]))
+        p = state.covariance
+        assert torch.equal(p, p.mT)
+        assert torch.linalg.eigvalsh(p.double()).min() > -1e-6 * p.max()
+    assert state.memory.isfinite().all()
+
+
 def test_huber_keeps_an_outlier_out():
     key, clean = unit(normal(60, K)), normal(K, V, seed=1)
     value = key @ clean

@@ -1,31 +1,34 @@
 """Covariances of a linear memory: what rules that know how sure they are have in common.
 
 The weight of a token is its precision, 1 / r. It multiplies and never divides: a token of zero weight is no token,
-with a finite gradient.
+with a finite gradient. Covariances and the systems that are solved are float64 whatever the memory is: near-duplicate
+tokens that are nearly certain cost float32 the positivity of P, and the step then runs away.
 """
 
 import torch
 from torch import Tensor
 
+WIDE = torch.float64
+
 
 def prior(weights: Tensor, variance: float) -> Tensor:
-    """Covariance `variance` I of memory rows: [..., K, V] -> [..., K, K], never narrower than float32."""
-    dtype = torch.promote_types(weights.dtype, torch.float32)
-    eye = torch.eye(weights.shape[-2], dtype=dtype, device=weights.device)
+    """Covariance `variance` I of memory rows: [..., K, V] -> [..., K, K]."""
+    eye = torch.eye(weights.shape[-2], dtype=WIDE, device=weights.device)
     return (variance * eye).expand(*weights.shape[:-2], -1, -1).clone()
 
 
 def gain(spread: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Kalman gain of N tokens at once, and the same before its last factor.
 
-        B = (I + W k P k^T)^{-1};  white = P k^T B;  gain = white W
+        white = P k^T (I + W k P k^T)^{-1};  gain = white W
 
     Shapes: spread = k P [..., N, K], key [..., N, K], weight [..., N, 1]; both results [..., K, N].
     """
     eye = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device)
-    # solve_ex: the checked solve makes the host wait for the device
-    inverse = torch.linalg.solve_ex(eye + weight * (spread @ key.mT), eye.expand(*spread.shape[:-1], -1))[0]
-    white = spread.mT @ inverse  # [..., K, N]
+    system = eye + (spread @ key.mT) * weight.mT  # [..., N, N]
+    # solve_ex: the checked solve makes the host wait for the device. Solved for the gain and not for an inverse:
+    # white is as small as the noise, and an inverse would bring errors as large as one.
+    white = torch.linalg.solve_ex(system, spread)[0].mT
     return white * weight.mT, white
 
 
@@ -50,7 +53,7 @@ def bounded(p: Tensor, most: float) -> Tensor:
     p = (p + p.mT) / 2
     variance = p.diagonal(dim1=-2, dim2=-1)  # [..., K]
     scale = (most / variance.clamp_min(most)).sqrt()
-    return scale[..., :, None] * p * scale[..., None, :]
+    return p * (scale[..., :, None] * scale[..., None, :])  # this order keeps it exactly symmetric
 
 
 def expected(spread: Tensor, key: Tensor, weight: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from streammem.errors import ConfigError
+from streammem.memory.covariance import WIDE
 from streammem.memory.rule import Rule
 
 
@@ -48,9 +49,8 @@ class LastFrame(Rule):
         return weights
 
     def write(self, state, key, value, gates) -> Tensor:
-        wide = torch.promote_types(state.dtype, torch.float32)
-        k, v, lr = (x.to(wide) for x in (key, value, gates.lr))
-        eye = torch.eye(key.shape[-1], dtype=wide, device=key.device)
+        k, v, lr = (x.to(WIDE) for x in (key, value, gates.lr))
+        eye = torch.eye(key.shape[-1], dtype=WIDE, device=key.device)
         weighted = k.mT * lr.mT  # [..., K, N]
         memory = torch.linalg.solve_ex(weighted @ k + self.ridge * eye, weighted @ v)[0].contiguous()
         return torch.where((lr > 0).any(-2, keepdim=True), memory.to(state.dtype), state)

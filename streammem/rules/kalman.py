@@ -7,6 +7,7 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.memory import covariance
+from streammem.memory.covariance import WIDE
 from streammem.memory.rule import Rule
 
 
@@ -106,7 +107,8 @@ class Kalman(Rule):
     motion: Still(), or Steady(variance) which estimates the velocity of the map too.
 
     Shapes: memory [..., K, V]; P is shared by the value channels; one write takes N tokens, exactly.
-    Units: variances in squared units of the values (r) and of values per key (P, q).
+    Units: variances in squared units of the values (r) and of values per key (P, q). Sound while r is above about 1e-9
+    of what P |k|^2 may be; below that even float64 loses the sign of P.
     Raises: ConfigError where a variance makes no sense.
     Source: Kalman 1960; as a delta rule: arXiv:2609.07816. Huber's weights: Huber 1964.
     Differs: the bound, and the rate as a share of precision.
@@ -136,23 +138,21 @@ class Kalman(Rule):
 
     def predict(self, state: KalmanState, retention: Tensor) -> KalmanState:
         """The state one frame later, before that frame is seen."""
-        wide = state.covariance.dtype
         memory, p = self.motion.predict(
-            state.memory.to(wide), state.covariance, retention.to(wide), self.process_variance
+            state.memory.to(WIDE), state.covariance, retention.to(WIDE), self.process_variance
         )
         return KalmanState(memory.to(state.memory.dtype), p, state.score)
 
     def write(self, state: KalmanState, key, value, gates) -> KalmanState:
         state = self.predict(state, gates.retention)
-        wide = state.covariance.dtype
-        memory, p, score = state.memory.to(wide), state.covariance, state.score
-        key, value = self._padded(key, memory).to(wide), value.to(wide)
-        weight = gates.lr.to(wide) / self.observation_variance
+        memory, p, score = state.memory.to(WIDE), state.covariance, state.score
+        key, value = self._padded(key, memory).to(WIDE), value.to(WIDE)
+        weight = gates.lr.to(WIDE) / self.observation_variance
         error = value - key @ memory  # [..., N, V]
         s = covariance.expected(key @ p, key, weight)
         if self.surprise is not None:
             score = self.surprise.score(score, error.square().mean(-1, keepdim=True) / s, weight > 0)
-            p = p + self.surprise.raised(score) * torch.eye(p.shape[-1], dtype=wide, device=p.device)
+            p = p + self.surprise.raised(score) * torch.eye(p.shape[-1], dtype=WIDE, device=p.device)
         if self.huber is not None:
             weight = weight * covariance.trust(error, s, self.huber)
         gain, p = covariance.condition(p, key, weight)
@@ -164,7 +164,7 @@ class Kalman(Rule):
 
     def variance(self, state: KalmanState, query: Tensor) -> Tensor:
         """Predictive variance s of a value observed at query, by token: [..., N, 1]."""
-        key = self._padded(query, state.memory).to(state.covariance.dtype)
+        key = self._padded(query, state.memory).to(WIDE)
         return ((key @ state.covariance) * key).sum(-1, keepdim=True) + self.observation_variance
 
     def innovation(self, state: KalmanState, key: Tensor, value: Tensor) -> Tensor:

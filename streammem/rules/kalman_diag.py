@@ -6,6 +6,7 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.memory import covariance
+from streammem.memory.covariance import WIDE
 from streammem.memory.rule import Rule
 
 
@@ -48,13 +49,11 @@ class KalmanDiag(Rule):
             raise ConfigError(f"huber of KalmanDiag is {self.huber}; wanted a number above 0, or None")
 
     def init(self, weights: Tensor) -> DiagonalState:
-        wide = torch.promote_types(weights.dtype, torch.float32)
-        return DiagonalState(weights, torch.full_like(weights[..., :1], self.prior_variance, dtype=wide))
+        return DiagonalState(weights, torch.full_like(weights[..., :1], self.prior_variance, dtype=WIDE))
 
     def write(self, state: DiagonalState, key, value, gates) -> DiagonalState:
-        wide = state.variance.dtype
-        key, value, lr, retention = (x.to(wide) for x in (key, value, gates.lr, gates.retention))
-        memory = retention * state.memory.to(wide)
+        key, value, lr, retention = (x.to(WIDE) for x in (key, value, gates.lr, gates.retention))
+        memory = retention * state.memory.to(WIDE)
         p = retention.square() * state.variance + self.process_variance  # [..., K, 1]
         weight = lr / self.observation_variance
         error = value - key @ memory
@@ -71,4 +70,4 @@ class KalmanDiag(Rule):
 
     def variance(self, state: DiagonalState, query: Tensor) -> Tensor:
         """Predictive variance of a value observed at query, by token: [..., N, 1]."""
-        return query.to(state.variance.dtype).square() @ state.variance + self.observation_variance
+        return query.to(WIDE).square() @ state.variance + self.observation_variance

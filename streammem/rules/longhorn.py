@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from streammem.errors import ConfigError
+from streammem.memory.covariance import WIDE
 from streammem.memory.rule import Rule
 
 
@@ -48,9 +49,8 @@ class Longhorn(Rule):
 
 def _gain(key: Tensor, lr: Tensor) -> Tensor:
     """G for each value channel, or for all at once: [..., V or 1, N, N]."""
-    wide = torch.promote_types(key.dtype, torch.float32)  # there is no solver for half precision
-    k, rate = key.to(wide), lr.to(wide).mT[..., None]  # rate: [..., V or 1, N, 1]
-    eye = torch.eye(key.shape[-2], dtype=wide, device=key.device)
+    k, rate = key.to(WIDE), lr.to(WIDE).mT[..., None]  # rate: [..., V or 1, N, 1]
+    eye = torch.eye(key.shape[-2], dtype=WIDE, device=key.device)
     system = eye + rate * (k @ k.mT)[..., None, :, :]
     return torch.linalg.solve_ex(system, rate * eye)[0].to(key.dtype)
 
