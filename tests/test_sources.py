@@ -65,6 +65,20 @@ def test_normals_are_the_gradient_of_the_distance(name):
     assert (agreement > 0.999).double().mean() > 0.97  # but for pixels on an edge
 
 
+def test_solids_beside_and_behind_the_camera():
+    """A wall that reaches past the camera is seen where its face x = 1/2 is; what is behind is not seen."""
+    beside, behind = Box((0.8, 0.0, 0.0), (0.3, 0.503, 2.0)), Sphere((0.0, 0.0, -2.0), (0.5, 0.5, 0.5))
+    camera = looking_along_z()
+    _, direction = camera.rays()
+    depth = 0.5 / direction[..., 0]
+    seen = (depth > 0) & (depth < 2) & ((direction[..., 1] * depth).abs() < 0.503)
+    view = Scene((beside, behind)).render(camera)
+    torch.testing.assert_close(view.depth, torch.where(seen, depth, 0.0))
+    assert 100 < int(seen.sum())
+    for nothing in (view.normal, view.colour):
+        assert nothing[~seen].count_nonzero() == 0
+
+
 @pytest.mark.parametrize("index", [0, 37, 199, 350])
 def test_every_pixel_lies_on_a_surface(clean, index):
     frame = clean[index]
