@@ -44,8 +44,8 @@ class Solid(abc.ABC):
         """Signed distance of points [..., 3] in the solid's own axes, negative inside."""
 
     @abc.abstractmethod
-    def hit(self, origin: tuple[float, float, float], ray: list[Tensor]) -> Tensor:
-        """Depth of the first meeting of the rays [h, w] x 3 in the solid's own axes, inf where they miss."""
+    def hit(self, origin: Tensor, ray: Tensor, half: Tensor) -> Tensor:
+        """Depth [h, w] where rays [3, h, w] from origin [3, 1, 1], in its own axes, first meet it; inf: they miss."""
 
     def local(self, points: Tensor) -> Tensor:
         """Points [..., 3] of the world in the solid's own axes."""
@@ -64,8 +64,8 @@ class Box(Solid):
         outside = local.abs() - local.new_tensor(self.half)
         return outside.clamp(min=0).norm(dim=-1) + outside.amax(-1).clamp(max=0)
 
-    def hit(self, origin, ray):
-        near, far = _slabs(origin, ray, self.half)
+    def hit(self, origin, ray, half):
+        near, far = _slabs(origin, ray, half)
         return _first(near, far)
 
 
@@ -77,8 +77,8 @@ class Room(Box):
     def distance(self, local):
         return -Box.distance(self, local)
 
-    def hit(self, origin, ray):
-        return _slabs(origin, ray, self.half)[1]
+    def hit(self, origin, ray, half):
+        return _slabs(origin, ray, half)[1]
 
 
 class Cylinder(Solid):
@@ -92,9 +92,9 @@ class Cylinder(Solid):
         outside = torch.stack([side, cap], -1)
         return outside.clamp(min=0).norm(dim=-1) + outside.amax(-1).clamp(max=0)
 
-    def hit(self, origin, ray):
+    def hit(self, origin, ray, half):
         near, far = _quadric(origin[:2], ray[:2], self.half[0])
-        bottom, top = _slabs(origin[2:], ray[2:], self.half[2:])
+        bottom, top = _slabs(origin[2:], ray[2:], half[2:])
         return _first(torch.maximum(near, bottom), torch.minimum(far, top))
 
 
@@ -106,7 +106,7 @@ class Sphere(Solid):
     def distance(self, local):
         return local.norm(dim=-1) - self.half[0]
 
-    def hit(self, origin, ray):
+    def hit(self, origin, ray, half):
         return _first(*_quadric(origin, ray, self.half[0]))
 
 
@@ -134,12 +134,18 @@ class Scene:
         x, y = (u - K[0][2]) / K[0][0], (v - K[1][2]) / K[1][1]  # [w], [h, 1]
         depth = torch.full((camera.height, camera.width), math.inf, device=u.device)
         index = torch.zeros((camera.height, camera.width), dtype=torch.int64, device=u.device)
-        turns, origins, windows = self._views(pose, np.array(K), camera.height, camera.width)
-        for i, (solid, turn, origin, window) in enumerate(zip(self.solids, turns, origins, windows)):
+        rotations, origins, windows = self._views(pose, np.array(K), camera.height, camera.width)
+        a, b, c = torch.tensor(rotations, dtype=x.dtype, device=x.device)[..., None, None].unbind(
+            2
+        )  # [solids, 3, 1, 1]
+        across, down = a * x, b * y + c  # [solids, 3, 1, w], [solids, 3, h, 1]
+        origins = torch.tensor(origins, dtype=x.dtype, device=x.device)[..., None, None]
+        halves = torch.tensor([s.half for s in self.solids], dtype=x.dtype, device=x.device)[..., None, None]
+        for i, (solid, window) in enumerate(zip(self.solids, windows)):
             if window is None:
                 continue
             rows, columns = window
-            found = solid.hit(origin, [a * x[columns] + (b * y[rows] + c) for a, b, c in turn])
+            found = solid.hit(origins[i], across[i, :, :, columns] + down[i, :, rows], halves[i])
             closer = found < depth[window]
             depth[window] = torch.where(closer, found, depth[window])
             index[window].masked_fill_(closer, i)
@@ -149,7 +155,7 @@ class Scene:
         normal, colour = paint(self.solids, index, points)
         return Rendering(depth, colour * seen[..., None], normal * seen[..., None])
 
-    def _views(self, pose: np.ndarray, K: np.ndarray, height: int, width: int) -> tuple[list, list, list]:
+    def _views(self, pose: np.ndarray, K: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray, list]:
         """Each solid's view: solid_from_camera's rotation, the camera's centre in it, and the pixels it may cover.
 
         The pixels are (rows, columns), from the solid's eight corners; None when it is out of sight.
@@ -172,26 +178,22 @@ class Scene:
             None if gone else (slice(r0, r1), slice(c0, c1))
             for gone, (c0, r0), (c1, r1) in zip(hidden, first.tolist(), last.tolist())
         ]
-        return rotation.tolist(), origin.tolist(), windows
+        return rotation, origin, windows
 
 
-def _slabs(origin, ray, half) -> tuple[Tensor, Tensor]:
+def _slabs(origin: Tensor, ray: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     """Where rays enter and leave |p_k| <= half_k for all axes k."""
-    near = far = None
-    for o, d, h in zip(origin, ray, half):
-        inverse = 1 / (d + 1e-12)  # a ray along the slab: 0 becomes a finite huge number
-        middle, reach = inverse * -o, inverse.abs() * h
-        near = middle - reach if near is None else torch.maximum(near, middle - reach)
-        far = middle + reach if far is None else torch.minimum(far, middle + reach)
-    return near, far
+    inverse = (ray + 1e-12).reciprocal_()  # a ray along the slab: 0 becomes a finite huge number
+    middle, reach = inverse * -origin, inverse.abs_() * half
+    return (middle - reach).amax(0), middle.add_(reach).amin(0)
 
 
-def _quadric(origin, ray, radius: float) -> tuple[Tensor, Tensor]:
+def _quadric(origin: Tensor, ray: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """Where rays enter and leave sum_k p_k^2 <= radius^2; NaN where they miss."""
-    squared = sum(d * d for d in ray)
-    middle = sum(d * -o for o, d in zip(origin, ray)) / squared
+    squared = ray.square().sum(0)
+    middle = (ray * -origin).sum(0) / squared
     # from the point nearest to the axis: b^2 - a c would lose the digits that matter on thin things
-    reach = ((radius**2 - sum((o + middle * d) ** 2 for o, d in zip(origin, ray))) / squared).sqrt()
+    reach = ((radius**2 - (origin + middle * ray).square_().sum(0)) / squared).sqrt_()
     return middle - reach, middle + reach
 
 

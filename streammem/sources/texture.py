@@ -30,7 +30,7 @@ def paint(solids, index: Tensor, points: list[Tensor]) -> tuple[Tensor, Tensor]:
         for s in solids
     ]
     table = torch.tensor(rows, device=index.device).T.contiguous()  # [18, solids]
-    at = [column.take(index) for column in table]  # 18 x [h, w]
+    at = table.index_select(1, index.flatten()).view(-1, *index.shape)  # [18, h, w]
     c, s, half, inverse_period = at[3], at[4], at[5:8], at[10]
     x, y, z = (p - centre for p, centre in zip(points, at[:3]))
     local = [c * x + s * y, c * y - s * x, z]
