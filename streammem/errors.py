@@ -25,4 +25,4 @@ class SourceError(StreamMemError, OSError):
 
 
 class NoKernel(StreamMemError, NotImplementedError):
-    """There is no fused kernel for this rule, width or machine."""
+    """There is no fused kernel for this rule, width or machine, or no chunk form of this rule."""

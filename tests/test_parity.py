@@ -21,7 +21,7 @@ def test_parity(case, poisoned):
 
 
 def _frame(f, b):
-    lr, retention, momentum = f.gates
+    lr, retention, momentum, erase = f.gates
     return (
         f.query[b].numpy(),
         f.key[b].numpy(),

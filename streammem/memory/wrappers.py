@@ -53,13 +53,17 @@ class TokenByToken(Rule):
 
     def write(self, state, key, value, gates):
         for n in range(key.shape[-2]):
-            one = gates._replace(lr=gates.lr[..., n : n + 1, :])
+            erase = None if gates.erase is None else gates.erase[..., n : n + 1, :]
+            one = gates._replace(lr=gates.lr[..., n : n + 1, :], erase=erase)
             one = one if n == 0 else _ageless(one)
             state = self.rule.write(state, key[..., n : n + 1, :], value[..., n : n + 1, :], one)
         return state
 
     def read(self, state, query):
         return self.rule.read(state, query)
+
+    def sequence(self, state, x, chunk, by_token=False):
+        return self.rule.sequence(state, x, chunk, by_token=True)
 
 
 class WindowState(NamedTuple):
