@@ -1,0 +1,69 @@
+"""Free space is evidence too: a ray that went by says that nothing is closer than it saw."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from streammem.errors import ConfigError
+from streammem.mapping.frames import Pixels
+from streammem.mapping.retention import Present
+from streammem.mapping.tokens import DepthNoise, Rays, Sampling
+
+
+@dataclass(frozen=True)
+class FreeSpace:
+    """How strongly passing rays speak.
+
+    Raises: ConfigError for a noise that is not positive.
+    """
+
+    sigma_m: float = 0.005  # noise of the lower bound a passing ray gives; inf switches free space off
+
+    def __post_init__(self):
+        if not self.sigma_m > 0:
+            raise ConfigError(f"sigma_m is {self.sigma_m}; wanted a length above 0, or inf for no free space")
+
+
+def clear(how: FreeSpace, sampling: Sampling, old: Present, seen: Pixels, depth: Tensor, rays: Rays, top_m: float) -> Present:
+    """One-sided bias: only "closer than I say" is an error.
+
+        bound = min(top, (depth - sigma - z) * stretch * incidence)   at vertices farther than the band before the surface
+        e = min(0, m - bound);   m -= e c / (precision + c);   c = 1 / sigma_m^2
+
+    Each vertex is a token of its own with a one-hot key: the ray through it is the nearest pixel's. Things that left
+    disappear, and the field beside an outline is that of what is seen past it.
+
+    Shapes: old [A, 512]; seen [A 512]; depth [h, w] with 0 where unknown.
+    """
+    far = depth[seen.row, seen.column]
+    ahead = (far - sampling.noise.sigma(far) - seen.z) * seen.stretch
+    bound = (ahead * _incidence_at(rays, sampling.stride_px, seen)).clamp(max=top_m).view(old.value.shape)
+    passed = (seen.inside & (far > 0) & (ahead > sampling.band_m)).view(old.value.shape)
+    hit = passed & (old.precision > 0) & (old.value < bound)
+    precision = old.precision + 1 / how.sigma_m**2
+    rise = torch.where(hit, 1 / (how.sigma_m**2 * precision), 0)
+
+    def lifted(value: Tensor) -> Tensor:
+        return value + rise * (bound - value).clamp(min=0)
+
+    return Present(lifted(old.slow), old.precision, lifted(old.value), old.left, old.touched | hit)
+
+
+def _incidence_at(rays: Rays, stride_px: int, seen: Pixels) -> Tensor:
+    """The least incidence around a pixel, from the rays' grid: a bound must not be too large."""
+    grid = -F.max_pool2d(-rays.incidence.view(1, 1, *rays.grid), 3, 1, 1)[0, 0]
+    row = ((seen.row - rays.phase[0]) / stride_px).round().long().clamp(0, rays.grid[0] - 1)
+    column = ((seen.column - rays.phase[1]) / stride_px).round().long().clamp(0, rays.grid[1] - 1)
+    return grid[row, column]
+
+
+def visible_blocks(seen: Pixels, radius_m: float, depth: Tensor) -> Tensor:
+    """Blocks [M] bool of which a part may be in front of what their rays saw.
+
+    Shapes: seen [M], centres of blocks in a picture 16 times smaller than the depth.
+    """
+    farthest = F.max_pool2d(depth[None, None], 48, 16, 16)[0, 0]
+    row, column = seen.row.clamp(max=farthest.shape[0] - 1), seen.column.clamp(max=farthest.shape[1] - 1)
+    return seen.inside & (seen.z - radius_m < farthest[row, column])

@@ -1,0 +1,109 @@
+"""What a vertex keeps: a slow value that averages for good, and a fast one that fades with time."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from streammem.errors import ConfigError
+from streammem.mapping.state import MapState
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How a vertex changes between frames.
+
+        d(t) = m + x(t),   x an Ornstein-Uhlenbeck process:  E x = 0,  sd x = wander_m,  fading by exp(-elapsed / wander_s)
+
+    Recorded poses wander by a centimetre over seconds, and with them all that a frame says. The slow value m is the
+    average over the wander, the fast one x is where it stands: what was just seen is read where it was just seen, what
+    was seen long ago is read at its average. Time passes for the fast value alone; where no ray passes nothing is lost.
+
+    Raises: ConfigError for values that are no lengths or times.
+    """
+
+    wander_m: float = 0.008
+    wander_s: float = 2.0
+    frame_noise_m: float = 0.004  # error that all tokens of a frame share at a vertex
+    shared_noise: float = 0.5  # share of the sensor's own noise that a frame's tokens at a vertex have in common
+    max_precision: float = 4e5  # what a vertex has learnt counts at most this much, 1 / m^2: old evidence gives way
+
+    def __post_init__(self):
+        if self.wander_m < 0 or not self.wander_s > 0 or self.frame_noise_m < 0 or not self.max_precision > 0:
+            raise ConfigError(f"{self}; wanted lengths from 0 on, and a time and a precision above 0")
+
+
+class Present(NamedTuple):
+    """A vertices at one moment."""
+
+    slow: Tensor  # [A, 512] m
+    precision: Tensor  # [A, 512] of the slow value, 1 / m^2; 0 = never seen
+    value: Tensor  # [A, 512] slow value and what is left of the wander, m
+    left: Tensor  # [A, 512] share of the wander that is left
+    touched: Tensor  # [A, 512] bool, whether evidence reached it in this frame
+
+
+def present(how: Retention, field: Tensor, wander: Tensor, seen_s: Tensor, now_s: Tensor) -> Present:
+    """Vertices as time has left them.
+
+        left = exp(-(now - seen) / wander_s);   value = m + left x
+    """
+    left = torch.exp((seen_s - now_s).clamp(max=0) / how.wander_s)
+    slow, precision = field.unbind(-1)
+    return Present(slow, precision, slow + left * wander, left, torch.zeros_like(slow, dtype=torch.bool))
+
+
+class Table(NamedTuple):
+    """A map at one moment, ready to be read: `time` has been applied, nothing is copied for a block twice."""
+
+    directory: Tensor  # [cells + 1] int32
+    pair: Tensor  # [(S + 1) 512] complex64: value and precision, for one gather to bring both
+    colour: Tensor  # [(S + 1) 512, 4]
+    spare: int
+
+
+def table(how: Retention, state: MapState, now_s: Tensor) -> Table:
+    """The map as it stands at a moment."""
+    seen = present(how, state.field, state.wander, state.seen_s, now_s)
+    pair = torch.complex(seen.value, seen.precision).view(-1)
+    return Table(state.directory, pair, state.colour.view(-1, 4), len(state.live) - 1)
+
+
+class Evidence(NamedTuple):
+    """What a frame says at A x 512 vertices, summed over its tokens."""
+
+    error: Tensor  # sum of key * confidence * (prediction - value), in m / m^2
+    weight: Tensor  # sum of key * confidence, 1 / m^2
+
+
+def learn(how: Retention, old: Present, seen: Evidence, sigma_m: Tensor, band_m: float) -> Present:
+    """Diagonal least squares on the slow value, an exact filter's gain on the fast one.
+
+        e = error / weight;   R = 1 / weight + (shared_noise sigma)^2 + frame_noise^2
+        precision += 1 / (R + wander^2);   m += ((value - e) - m) / (R + wander^2) / precision
+        Q = wander^2 (1 - left^2) + left^2 frame_noise^2 / 2, at least 1 / precision
+        value -= e Q / (Q + R)
+
+    Q is the variance of the value before the frame: what the wander may have become since, and what a running filter
+    keeps of the last frame's noise.
+
+    Shapes: all [A, 512]; sigma_m the sensor's noise there.
+    """
+    hit = seen.weight > 0
+    weight = seen.weight.clamp(min=1e-12)
+    error = seen.error / weight
+    noise = 1 / weight + how.frame_noise_m**2
+    gain = 1 / (noise + (how.shared_noise * sigma_m).square() + how.wander_m**2)
+    precision = old.precision + gain
+    slow = old.slow + (old.value - error - old.slow) * gain / precision
+    spread = how.wander_m**2 * (1 - old.left.square()) + old.left.square() * how.frame_noise_m**2 / 2
+    spread = torch.maximum(spread, 1 / old.precision.clamp(min=1e-12))
+    value = old.value - error * spread / (spread + noise)
+    return Present(
+        torch.where(hit, slow.clamp(-band_m, band_m), old.slow),
+        torch.where(hit, precision.clamp(max=how.max_precision), old.precision),
+        torch.where(hit, value.clamp(-band_m, band_m), old.value),
+        old.left,
+        hit,
+    )
