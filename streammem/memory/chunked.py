@@ -1,19 +1,20 @@
 """Rules whose gradients are frozen for a chunk of frames: the length of the chunk is part of the rule."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from streammem import tree
-from streammem.errors import ConfigError, ShapeError
+from streammem.errors import ConfigError, NoKernel
 from streammem.memory.algorithm import Descent, Momentum
-from streammem.memory.architecture import Layered
+from streammem.memory.architecture import Factor, Layered
 from streammem.memory.covariance import WIDE
 from streammem.memory.retention import Decay, Keep
 from streammem.memory.rule import Composed, MemoryState, Rule
-from streammem.types import Tokens
+from streammem.types import Gates, Tokens
 
 
 class FrozenState(NamedTuple):
@@ -64,66 +65,98 @@ class FrozenGradient(Rule):
     def read(self, state: FrozenState, query) -> Tensor:
         return self.rule.read(state.inner, query)
 
-    def has_dual_form(self) -> bool:
-        """Whether `scan_chunk` exists for the rule inside: linear retention, linear algorithm, layered memory."""
+    def sequence(self, state: FrozenState, x: Tokens, chunk: int, by_token: bool = False):
+        """Chunks of frames at once, by the dual form. `chunk` is the rule's own: it says what is learnt.
+
+            M_t = a_t A + b_t S_0 - sum_{j <= t} C_tj g_j,  g_j = input_j^T cotangent_j for each linear map
+            h M_t = a_t h A + b_t h S_0 - sum_{j <= t} C_tj (h input_j) cotangent_j
+
+        The state must stand at the start of a chunk; a sequence may end inside one.
+
+        Raises: NoKernel where an axis is not linear in this sense, ConfigError for another chunk.
+        """
         rule = self.rule
         linear = isinstance(rule.retention, Keep | Decay) and isinstance(rule.algorithm, Descent | Momentum)
-        return linear and isinstance(rule.memory, Layered)
+        if by_token or not (linear and isinstance(rule.memory, Layered)):
+            raise NoKernel(
+                f"{self} has no dual form; wanted a layered memory, Keep or Decay, Descent or Momentum, whole frames, "
+                "or chunk=None, which steps frame by frame"
+            )
+        if chunk != self.chunk:
+            raise ConfigError(f"chunk is {chunk}; wanted {self.chunk}: a frozen gradient's chunk is part of the rule")
+        readouts = []
+        for start in range(0, len(x.key), chunk):
+            state, out = self._chunk(state, tree.map(lambda a, s=start: a[s : s + chunk], x))
+            readouts.append(out)
+        return state, torch.cat(readouts)
 
-    def scan_chunk(self, state: FrozenState, x: Tokens) -> tuple[FrozenState, Tensor]:
-        """Up to `chunk` frames of one token each, at once: the dual form.
-
-            W_t = a_t W_0 + b_t S_0 - sum_{j <= t} C_tj g_j,  g_j = input_j^T cotangent_j by map
-            h W_t = a_t h W_0 + b_t h S_0 - sum_{j <= t} C_tj (h input_j) cotangent_j
-
-        The state must stand at the start of a chunk.
-
-        Shapes: x has tokens [..., T, .] and gates [..., T, 1], T <= chunk; readouts [..., T, V].
-        Raises: ShapeError for longer chunks, ConfigError where there is no dual form.
-        """
-        steps = x.key.shape[-2]
-        if steps > self.chunk:
-            raise ShapeError(f"key is {list(x.key.shape)}; wanted [..., T, K] with T <= {self.chunk}, the chunk")
-        if not self.has_dual_form():
-            raise ConfigError(f"{self.rule} has no dual form; wanted Keep or Decay with Descent or Momentum")
-        rule, weights = self.rule, state.anchor
-        prediction, pullback = rule.memory.factors(weights, x.key)
-        factors = pullback(x.gates.lr * rule.bias.grad(prediction, x.value))
-        balls = state.inner.algorithm if isinstance(rule.algorithm, Momentum) else tree.zeros_like(weights)
-        kept, ball, mixed, swung = self._coefficients(x)
-        layers = list(zip(tree.leaves(weights), tree.leaves(balls), factors, strict=True))
-
-        def through(w, s, factor):
-            return lambda h: kept * (h @ w) + ball * (h @ s) - ((h @ factor.input.mT) * mixed) @ factor.cotangent
-
-        readout = rule.memory.forward([through(*layer) for layer in layers], x.query)
-        last = [
-            kept[..., -1:, :] * w + ball[..., -1:, :] * s - (f.input * mixed[..., -1:, :].mT).mT @ f.cotangent
-            for w, s, f in layers
-        ]
-        swing = [
-            swung[1][..., -1:, :] * s - (f.input * swung[0][..., -1:, :].mT).mT @ f.cotangent for _, s, f in layers
-        ]
-        return self._state(state, last, swing, steps), readout
-
-    def _coefficients(self, x: Tokens):
-        """a, b [..., T, 1] and C [..., T, T] of `scan_chunk`; and the same of the momentum alone."""
-        retention, momentum = x.gates.retention, x.gates.momentum
-        decays = isinstance(self.rule.retention, Decay)
+    def _chunk(self, state: FrozenState, x: Tokens) -> tuple[FrozenState, Tensor]:
+        steps, tokens = len(x.key), x.key.shape[-2]
+        query, key, value, lr = (_in_a_row(a) for a in (x.query, x.key, x.value, x.gates.lr))  # [..., T N, .]
+        prediction, pullback = self.rule.memory.factors(state.anchor, key)
+        factors = pullback(lr * self.rule.bias.grad(prediction, value))
         swings = isinstance(self.rule.algorithm, Momentum)
+        balls = state.inner.algorithm if swings else tree.zeros_like(state.anchor)
+        memory, ball = self._mixtures(x.gates, tokens)
+        layers = list(zip(tree.leaves(state.anchor), tree.leaves(balls), factors, strict=True))
+        out = self.rule.memory.forward([partial(_read, memory, *layer) for layer in layers], query)
+        dual = _like(state.anchor, [_last(memory, *layer) for layer in layers])
+        algorithm = _like(balls, [_last(ball, *layer) for layer in layers]) if swings else state.inner.algorithm
+        full = steps == self.chunk
+        anchor = tree.clone(dual) if full else state.anchor
+        frames = torch.zeros_like(state.frames) if full else state.frames + steps
+        return FrozenState(MemoryState(dual, algorithm), anchor, frames), _by_frame(out, tokens)
+
+    def _mixtures(self, gates: Gates, tokens: int) -> tuple["Mixture", "Mixture"]:
+        """How the memory, and the momentum, of each frame are made from those before the chunk and its gradients."""
+        decays, swings = isinstance(self.rule.retention, Decay), isinstance(self.rule.algorithm, Momentum)
+        retention, momentum = (_in_a_row(a) for a in (gates.retention, gates.momentum))  # [..., T, 1]
         kept, fade = _products(retention if decays else torch.ones_like(retention))
         swing, echo = _products(momentum if swings else torch.zeros_like(momentum))
-        return kept, fade @ swing, fade @ echo, (echo, swing)
+        memory, ball = (kept, fade @ swing, fade @ echo), (torch.zeros_like(kept), swing, echo)
+        return tuple(
+            Mixture(*(_by_token(a, tokens) for a in m[:2]), _by_token(_by_token(m[2], tokens).mT, tokens).mT)
+            for m in (memory, ball)
+        )
 
-    def _state(self, state: FrozenState, last, swing, steps: int) -> FrozenState:
-        duals, balls = iter(last), iter(swing)
-        dual = tree.map(lambda _: next(duals), state.anchor)
-        algorithm = state.inner.algorithm
-        if isinstance(self.rule.algorithm, Momentum):
-            algorithm = tree.map(lambda _: next(balls), algorithm)
-        if steps == self.chunk:
-            return FrozenState(MemoryState(dual, algorithm), tree.clone(dual), torch.zeros_like(state.frames))
-        return FrozenState(MemoryState(dual, algorithm), state.anchor, state.frames + steps)
+
+class Mixture(NamedTuple):
+    """Weights at each token's frame: anchor, ball and minus the gradients, times these."""
+
+    anchor: Tensor  # [..., T N, 1]
+    ball: Tensor  # [..., T N, 1]
+    gradients: Tensor  # [..., T N, T N]
+
+
+def _read(mix: Mixture, w: Tensor, s: Tensor, factor: Factor, h: Tensor) -> Tensor:
+    """h, each row through the weights of its own frame."""
+    return mix.anchor * (h @ w) + mix.ball * (h @ s) - ((h @ factor.input.mT) * mix.gradients) @ factor.cotangent
+
+
+def _last(mix: Mixture, w: Tensor, s: Tensor, factor: Factor) -> Tensor:
+    """The weights of the last frame."""
+    anchor, ball, gradients = (a[..., -1:, :] for a in mix)
+    return anchor * w + ball * s - (factor.input * gradients.mT).mT @ factor.cotangent
+
+
+def _in_a_row(a: Tensor) -> Tensor:
+    """[T, ..., N, X] -> [..., T N, X]."""
+    return a.movedim(0, -3).flatten(-3, -2)
+
+
+def _by_frame(a: Tensor, tokens: int) -> Tensor:
+    """[..., T N, X] -> [T, ..., N, X]."""
+    return a.unflatten(-2, (-1, tokens)).movedim(-3, 0)
+
+
+def _by_token(a: Tensor, tokens: int) -> Tensor:
+    """[..., T, X] -> [..., T N, X], the same for each token of a frame."""
+    return a[..., None, :].expand(*a.shape[:-1], tokens, a.shape[-1]).flatten(-3, -2)
+
+
+def _like(weights, leaves):
+    parts = iter(leaves)
+    return tree.map(lambda _: next(parts), weights)
 
 
 def frozen_gradient(rule: Composed, chunk: int) -> Rule:
