@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import reference as ref
+import reference_linear as linear
 import torch
 
 from streammem import tree
+from streammem.chunk.solve import Chebyshev
 from streammem.memory.architecture import Matrix, MLPWeights
 from streammem.memory.rule import Rule
 from streammem.memory.wrappers import Repeat, TokenByToken, Window
 from streammem.rules import RULES
 from streammem.rules.kalman import Steady, Surprise
+from streammem.rules.log_linear import LevelWeights
 from streammem.types import Gates, Tokens
 
 K, V, HIDDEN, N, T, B = 6, 5, 7, 4, 9, 3
@@ -32,6 +35,38 @@ def simplex(batch, g):
     return matrix(batch, g).softmax(-2)
 
 
+def levelled(batch, g):
+    share = 0.5 + torch.rand(batch, 3, 1, 1, generator=g, dtype=torch.float64)
+    return LevelWeights(matrix(batch, g), share)
+
+
+def plain(frames):
+    return frames
+
+
+def by_channel(lr=1, retention=1, erase=None):
+    """Frames whose gates have these widths."""
+
+    def widened(frames):
+        g = torch.Generator().manual_seed(1)
+
+        def uniform(like, *shape):
+            return torch.rand(*shape, generator=g, dtype=torch.float64).to(like.dtype)
+
+        def one(f):
+            batch, n = f.key.shape[:2]
+            wide = f.gates._replace(
+                lr=f.gates.lr * (0.5 + uniform(f.key, batch, n, lr)),
+                retention=f.gates.retention - 0.2 * uniform(f.key, batch, retention, 1),
+                erase=None if erase is None else 0.05 + 0.1 * uniform(f.key, batch, n, erase),
+            )
+            return f._replace(gates=wide)
+
+        return [one(f) for f in frames]
+
+    return widened
+
+
 @dataclass(frozen=True)
 class Case:
     name: str
@@ -40,6 +75,7 @@ class Case:
     reference: Callable  # (initial memory, frames) -> readouts
     ages: bool = False  # a frame without tokens changes the state, though never what is read
     learns: bool = True  # a small write lowers the bias on what was written
+    tokens: Callable = plain  # frames -> frames, with the gates that the rule takes
 
 
 SURPRISE = Surprise(leak=0.9, threshold=0.3, boost=0.2, cap=2.0, slack=0.1)
@@ -86,6 +122,28 @@ CASES = [
     Case("memora", RULES["memora"](), simplex, ref.memora),
     Case("moneta", RULES["moneta"](memory=Matrix()), matrix, ref.moneta(3, 4)),
     Case("muon_hebbian", RULES["muon_hebbian"](), matrix, ref.muon_hebbian),
+    Case("kalman_iso", RULES["kalman_diag"](0.5, 0.1, isotropic=True), matrix, linear.kalman_iso(0.5, 0.1), ages=True),
+    Case("kda", RULES["kda"](), matrix, ref.matrix_rule(ref.l2, True, True), tokens=by_channel(retention=K)),
+    Case("gla", RULES["gated_hebbian"](), matrix, ref.matrix_rule(ref.dot, decay=True), tokens=by_channel(retention=K)),
+    Case("gdn2", RULES["gdn2"](), matrix, linear.gdn2, tokens=by_channel(V, K, K)),
+    Case("comba", RULES["comba"](0.7, 0.3), matrix, linear.comba(0.7, 0.3)),
+    Case("rwkv7", RULES["rwkv7"](0.8, 1.5), matrix, linear.rwkv7(0.8, 1.5), ages=True, tokens=by_channel(K, K, K)),
+    Case("preconditioned_delta", RULES["preconditioned_delta"](), matrix, linear.preconditioned(1.5, -0.2, 0.99)),
+    Case("nlms", RULES["nlms"](0.1), matrix, linear.nlms(0.1)),
+    Case("kdn", RULES["kdn"]("diag", 0.5), matrix, linear.kdn(0.5, 0.01, 1.0), ages=True, tokens=by_channel(1, K)),
+    Case(
+        "kdn_iso",
+        RULES["kdn"]("iso", 0.5),
+        matrix,
+        linear.kdn(0.5, 0.01, 1.0, iso=True),
+        ages=True,
+        tokens=by_channel(1, K),
+    ),
+    Case("mesa", RULES["mesa"](), matrix, linear.mesa(1.0)),
+    Case("mesa_adaptive", RULES["mesa"](0.1, 0.02, Chebyshev(120)), matrix, linear.mesa(0.1, 0.02)),
+    Case("delta_product", RULES["delta_product"](), matrix, linear.delta_tokens),
+    Case("gated_delta_product", RULES["gated_delta_product"](), matrix, ref.gated_delta_tokens),
+    Case("log_linear", RULES["log_linear"](levels=3), levelled, linear.log_linear(3), ages=True),
     Case("repeat", Repeat(RULES["delta"](), 3), matrix, ref.delta_repeated(3)),
     Case("token_by_token", TokenByToken(RULES["gated_delta"]()), matrix, ref.gated_delta_tokens),
     Case("window", Window(RULES["delta"](), 3, N), matrix, ref.windowed_delta(3), ages=True),
@@ -113,4 +171,4 @@ def data(batch: int = B, seed: int = 0, dtype=torch.float64) -> tuple[list[Token
 def start(case: Case, batch: int = B, dtype=torch.float64):
     """The frames, and the state before them."""
     frames, g = data(batch, dtype=dtype)
-    return frames, case.rule.init(tree.map(lambda a: a.to(dtype), case.weights(batch, g)))
+    return case.tokens(frames), case.rule.init(tree.map(lambda a: a.to(dtype), case.weights(batch, g)))

@@ -22,7 +22,7 @@ LAYERS = [  # from the ground up; a name covers the modules inside it
         "geometry",
         "chunk",
     ],
-    ["memory.rule", "memory.wrappers", "memory.chunked", "memory.lifted"],
+    ["memory.rule", "memory.wrappers", "memory.linear", "memory.chunked", "memory.lifted"],
     ["kernels", "rules", "scan", "engine"],
     ["nn", "stream"],
     ["export", "metrics", "store"],

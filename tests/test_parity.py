@@ -11,6 +11,7 @@ from streammem.scan import scan
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_parity(case, poisoned):
     frames, g = data()
+    frames = case.tokens(frames)
     weights = case.weights(B, g)
     _, out = scan(case.rule.step, case.rule.init(weights), frames)
     for b in range(B):
@@ -22,10 +23,7 @@ def test_parity(case, poisoned):
 
 def _frame(f, b):
     lr, retention, momentum, erase = f.gates
-    return (
-        f.query[b].numpy(),
-        f.key[b].numpy(),
-        f.value[b].numpy(),
-        lr[b, :, 0].numpy(),
-        *map(float, (retention[b], momentum[b])),
-    )
+    lr, retention = lr[b].squeeze(-1).numpy(), retention[b].numpy()
+    rates = lr, float(retention.squeeze()) if retention.size == 1 else retention, float(momentum[b])
+    parts = *(x[b].numpy() for x in f[:3]), *rates
+    return parts if erase is None else (*parts, erase[b].numpy())

@@ -41,7 +41,8 @@ def with_gates(frame, **gates):
 
 def still(frame):
     """The frame at zero rate and full retention."""
-    return with_gates(frame, lr=0 * frame.gates.lr, retention=torch.ones_like(frame.gates.retention))
+    erase = None if frame.gates.erase is None else 0 * frame.gates.erase
+    return with_gates(frame, lr=0 * frame.gates.lr, retention=torch.ones_like(frame.gates.retention), erase=erase)
 
 
 @every
@@ -226,9 +227,8 @@ def test_12_one_graph(case):
 @every
 def test_13_gradients_are_those_of_differences(case):
     frames, state = start(case, batch=1)
-    leaves = [
-        x.detach().requires_grad_() for x in (*tree.leaves(state), *tree.leaves(frames[0]), *tree.leaves(frames[1]))
-    ]
+    parts = (*tree.leaves(state), *tree.leaves(frames[0]), *tree.leaves(frames[1]))
+    leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in parts]
 
     def readouts(*xs):
         parts = iter(xs)
@@ -255,7 +255,9 @@ def test_13_gradients_by_the_gates_are_finite_at_zero_rate(case, tokens):
 @every
 def test_14_small_write_lowers_the_bias_on_what_was_written(case):
     frames, state = start(case)
-    frame = with_gates(still(frames[0]), lr=1e-2 * frames[0].gates.lr)
+    gates = frames[0].gates
+    small = None if gates.erase is None else 1e-2 * gates.erase
+    frame = with_gates(still(frames[0]), lr=1e-2 * gates.lr, erase=small)
     before, after = (loss(case.rule, s, frame) for s in (state, case.rule.write(state, *frame[1:])))
     assert after < before if case.learns else after == before
 

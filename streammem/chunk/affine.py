@@ -61,14 +61,14 @@ def sequence(memory: Tensor, query: Tensor, terms: Terms, chunk: int, rows: int 
     end = g[..., -1:, :, :]
     left = (k * (end - g).exp().to(wide)).flatten(-3, -2).mT  # [..., C, K, c N]
     kept = end.exp().to(wide)[..., 0, :, :].mT  # [..., C, 1 or K, 1]
-    last, starts, new = _carried(memory.to(wide), kept, left, new, removed)
+    last, starts, new = carried(memory.to(wide), kept, left, new, removed)
     out = (q * g.exp().to(wide)).flatten(-3, -2) @ starts
     out = out + layout.pairs(q, g, k, g, layout.seen(chunk, q.shape[-2], n, device)) @ new
     out = out.unflatten(-2, (chunk, -1))
     return last.to(memory.dtype), layout.join(out, frames, query.dtype)
 
 
-def _carried(memory: Tensor, kept: Tensor, left: Tensor, new: Tensor, removed: Tensor | None):
+def carried(memory: Tensor, kept: Tensor, left: Tensor, new: Tensor, removed: Tensor | None):
     """Memory after the last chunk, before each [..., C, K, V], and what each token writes [..., C, c N, V]."""
     starts, written = [], []
     removals = [None] * left.shape[-3] if removed is None else removed.unbind(-3)

@@ -50,13 +50,16 @@ def pairs(a: Tensor, a_decay: Tensor, b: Tensor, b_decay: Tensor, mask: Tensor) 
     Shapes: a [..., C, c, n, K], b [..., C, c, m, K]; decays [..., C, c, 1, 1 or K], not increasing along c.
     """
     if a_decay.shape[-1] == 1:
-        steps = (a_decay[..., 0] - b_decay[..., 0].mT).clamp_max(0).exp().to(a.dtype)  # [..., C, c, c]
         product = a.flatten(-3, -2) @ b.flatten(-3, -2).mT
-        product = product.unflatten(-1, b.shape[-3:-1]).unflatten(-3, a.shape[-3:-1])  # [..., C, c, n, c, m]
-        product = (product * steps[..., :, None, :, None]).flatten(-4, -3).flatten(-2, -1)
-    else:
-        product = _by_channel(a, a_decay, b, b_decay)
-    return product * mask
+        return product * between(a_decay, a.shape[-2], b_decay, b.shape[-2], mask, a.dtype)
+    return _by_channel(a, a_decay, b, b_decay) * mask
+
+
+def between(a_decay: Tensor, n: int, b_decay: Tensor, m: int, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """exp(a_decay - b_decay) where `mask` is true, else 0: decays [..., C, c, 1, 1] -> [..., C, c n, c m]."""
+    steps = (a_decay[..., 0] - b_decay[..., 0].mT).clamp_max(0).exp().to(dtype)  # [..., C, c, c]
+    shape = *steps.shape[:-2], steps.shape[-2], n, steps.shape[-1], m
+    return steps[..., :, None, :, None].expand(shape).flatten(-4, -3).flatten(-2, -1) * mask
 
 
 def _by_channel(a: Tensor, a_decay: Tensor, b: Tensor, b_decay: Tensor) -> Tensor:

@@ -4,7 +4,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from streammem.errors import ConfigError
+from streammem.chunk import affine
+from streammem.chunk.affine import Terms
+from streammem.errors import ConfigError, NoKernel
 from streammem.memory.covariance import WIDE
 from streammem.memory.rule import Rule
 
@@ -21,7 +23,8 @@ class Longhorn(Rule):
 
     transition: "full" is the minimiser; "diag" keeps the diagonal of the transition only, as the published kernel does.
 
-    Shapes: memory [..., K, V]; lr [..., N, 1], or [..., N, V] for a rate by value channel.
+    Shapes: memory [..., K, V]; lr [..., N, 1], or [..., N, V] for a rate by value channel. Chunk form exact, for the
+    full transition with one rate a token.
     Raises: ConfigError for another transition.
     Source: Liu et al. 2024, arXiv:2407.14207.
     Differs: tokens of one frame are minimised over jointly; for the token recurrence use TokenByToken.
@@ -45,6 +48,21 @@ class Longhorn(Rule):
 
     def read(self, state, query) -> Tensor:
         return query @ state
+
+    def sequence(self, state, x, chunk, by_token=False):
+        if self.transition == "diag" or x.gates.lr.shape[-1] > 1:
+            raise NoKernel(
+                f"{self} with lr {list(x.gates.lr.shape)} has no chunk form here; wanted the full transition and one "
+                "rate a token, or chunk=None, which steps frame by frame"
+            )
+        lr, key = x.gates.lr, x.key
+        if by_token:
+            g = lr / (1 + lr * key.square().sum(-1, keepdim=True))
+            terms = Terms(key, g * key, g * x.value, None)
+        else:
+            g = _gain(key, lr).squeeze(-3)
+            terms = Terms(key, g @ key, g @ x.value, None)
+        return affine.sequence(state, x.query, terms, chunk, 1 if by_token else None)
 
 
 def _gain(key: Tensor, lr: Tensor) -> Tensor:
