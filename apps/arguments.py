@@ -1,0 +1,100 @@
+"""The command line of `streammem reconstruct`, as settings."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from streammem import config
+from streammem.errors import ConfigError
+from streammem.settings import ReconstructSettings
+
+from . import CONFIGS
+
+RUN = "run.yaml"  # the settings of a run, among what it says about itself
+SPECS = "synthetic, folder:PATH, tum:PATH or video:PATH"
+
+
+class Wish(NamedTuple):
+    """What the user asked for."""
+
+    settings: ReconstructSettings
+    resume: Path | None
+    overwrite: bool
+    quiet: bool
+
+
+def wish(argv: list[str], about: str) -> Wish:
+    """Reads the command line; `about` describes the program.
+
+    Raises: ConfigError for an unknown key, a value that cannot be used, or a file of settings that is not there.
+    """
+    said = _parser(about).parse_intermixed_args(argv)
+    files = [text for text in said.settings if "=" not in text]
+    if len(files) > 1:
+        raise ConfigError(f"settings files are {', '.join(files)}; wanted one, and key=value for what differs")
+    data, where = _read(files, said.resume)
+    for text in (*_flags(said), *(text for text in said.settings if "=" in text)):
+        config.override(data, text)
+    settings = config.build(ReconstructSettings, data, where)
+    if settings.source.path is not None:
+        source = dataclasses.replace(settings.source, path=str(Path(settings.source.path).expanduser().resolve()))
+        settings = dataclasses.replace(settings, source=source)
+    if settings.out is None and said.resume is not None:
+        settings = dataclasses.replace(settings, out=said.resume.parent)
+    return Wish(settings, said.resume, said.overwrite, said.quiet)
+
+
+def _read(files: list[str], resume: Path | None) -> tuple[dict, str]:
+    """Plain settings of the file, or else of the run that is resumed, and their place for messages."""
+    if files:
+        path = _found(files[0])
+    elif resume is not None and (resume.parent / RUN).is_file():
+        path = resume.parent / RUN
+    else:
+        return {}, "settings"
+    data = config.read(path)
+    return data.get("settings", data), str(path)
+
+
+def _found(text: str) -> Path:
+    """The file of that name, here or among ours."""
+    ours = CONFIGS / "recon" / f"{text}.yaml"
+    if Path(text).is_file() or not ours.is_file():
+        known = ", ".join(sorted(path.stem for path in ours.parent.glob("*.yaml")))
+        if not Path(text).exists():
+            raise ConfigError(f"{text}: no such file; wanted a YAML file, key=value, or one of ours: {known}")
+        return Path(text)
+    return ours
+
+
+def _flags(said: argparse.Namespace) -> list[str]:
+    """Options as overrides."""
+    told = []
+    if said.source is not None:
+        kind, colon, path = said.source.partition(":")
+        if (kind == "synthetic") == bool(colon) or (colon and not path):
+            raise ConfigError(f"source is {said.source!r}; wanted {SPECS}")
+        told += [f"source.kind={json.dumps(kind)}", f"source.path={json.dumps(path) if colon else 'null'}"]
+    if said.out is not None:
+        told.append(f"out={json.dumps(str(said.out))}")
+    if said.check is not None:
+        told.append(f"check={'silent' if said.check == 'off' else said.check}")
+    return told + ["mesh=false"] * said.no_mesh
+
+
+def _parser(about: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="streammem reconstruct", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("settings", nargs="*", help="a YAML file, the name of one of ours, or key.sub=value; nothing: synthetic")
+    add("--source", metavar="SPEC", help=SPECS)
+    add("--out", type=Path, metavar="DIR", help="where to write (default: out/SOURCE-DATE)")
+    add("--resume", type=Path, metavar="STATE", help="go on where this state.safetensors was written")
+    add("--check", choices=("strict", "warn", "off"), help="of the first frames (default: strict)")
+    add("--overwrite", action="store_true", help="DIR may hold another run, which is lost")
+    add("--no-mesh", action="store_true", help="write no mesh.ply")
+    add("--quiet", action="store_true", help="say nothing but errors")
+    return parser

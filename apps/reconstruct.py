@@ -1,0 +1,163 @@
+"""Learns a scene from a stream of depth frames, and writes what was learnt: mesh, trajectory, state, report.
+
+exit status:
+  0           the stream was learnt to its end
+  1           the stream came to its end, but no frame of it could be learnt; the report says why
+  2           the settings, the source or the state file cannot be used
+  130, 143    ended early by Ctrl-C or SIGTERM, with everything written; a second one ends at once
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from tqdm import tqdm
+
+from streammem import config
+from streammem.export import write_mesh
+from streammem.sources import FirstFramesCheck
+from streammem.types import Frame
+
+from . import cli
+from .arguments import RUN, wish
+from .bench.figure import commit, machine, resident_bytes, versions
+from .journal import tum_line
+from .report import Finished, write_preview, write_report
+from .run import STATE, TRAJECTORY, TRUTH, Run, opened
+from .score import looks, paths, score
+from .stop import Stop
+
+MESH, REPORT, PREVIEW = "mesh.ply", "report.html", "preview.png"
+CHECKS = {"strict": "raise", "warn": "warn", "silent": "off"}
+
+
+def main(argv: list[str]) -> int:
+    """Reconstructs; returns the exit status that the module's first lines state."""
+    wanted = wish(argv, __doc__)
+    stop = Stop()
+    try:
+        with stop:
+            run = opened(wanted, _silent if wanted.quiet else _aloud)
+            about = _about(argv, run)
+            run.say(f"{run.source.name}: {len(run.source)} frames, from {run.journal.frames} on, into {run.out}")
+            _learn(run, stop, wanted.quiet)
+            if stop.signal:
+                run.say(f"{stop.signal.name} after {run.journal.frames} frames: writing everything")
+            _finish(run, about)
+    except KeyboardInterrupt:
+        print("streammem reconstruct: ended at once; the last saved state is whole", file=sys.stderr)
+        return 128 + signal.SIGINT
+    if stop.signal:
+        return 128 + stop.signal
+    return 0 if run.mapper.health()["written"] else 1
+
+
+def _learn(run: Run, stop: Stop, quiet: bool) -> None:
+    """Frame by frame, to the end of the stream or until somebody ends it; the state is saved at the end."""
+    every, journal = run.settings.autosave_frames, run.journal
+    with tqdm(total=len(run.source), initial=journal.frames, unit="frame", disable=quiet, smoothing=0.1) as bar:
+        frames = _checked(run)
+        while stop.signal is None:
+            with journal.timed("read a frame"):
+                frame = next(frames, None)
+            if frame is None:
+                break
+            _step(run, frame)
+            if every and journal.frames % every == 0:
+                run.save()
+            bar.set_postfix_str(_words(run), refresh=False)
+            bar.update()
+    run.save()
+
+
+def _checked(run: Run) -> Iterator[Frame]:
+    """The frames that are still to come, after a look at the first of them."""
+    if run.journal.frames == len(run.source):
+        return iter(())
+    check = FirstFramesCheck(run.source.since(run.journal.frames), check=CHECKS[run.settings.check])
+    frames = iter(check)
+    for finding in check.findings:
+        run.say(f"first frames, {finding.severity}: {finding.message}")
+    return frames
+
+
+def _step(run: Run, frame: Frame) -> None:
+    """Learns one frame and writes down where it was seen from."""
+    true = frame.world_from_camera
+    if run.settings.poses == "find":
+        frame = frame._replace(world_from_camera=None)
+    with run.journal.timed("track and write it"):
+        readout = run.mapper.step(frame)
+        status, reason = readout.status, readout.reason
+    pose, time_s = readout.world_from_camera[0].cpu(), float(frame.time_s[0])
+    if run.journal.enter(status, reason, pose):
+        run.lines[TRAJECTORY].write(tum_line(time_s, pose))
+    if TRUTH in run.lines and true is not None and bool(true.isfinite().all()):
+        run.lines[TRUTH].write(tum_line(time_s, true[0]))
+
+
+def _finish(run: Run, about: dict) -> None:
+    """Writes everything but the state, which is written already."""
+    mesh = None
+    if run.settings.mesh:
+        with run.journal.timed("extract and write the mesh"):
+            mesh = run.mapper.mesh()
+            write_mesh(run.out / MESH, mesh.vertices, mesh.triangles, mesh.normals, mesh.colours)
+    with run.journal.timed("render and compare"):
+        way = paths(run.out / TRAJECTORY, run.out / TRUTH if TRUTH in run.lines else None)
+        shown = list(looks(run.mapper, run.source, run.journal.sights.chosen()))
+        result = score(shown, way, mesh, run.source)
+    about |= {"ended": _now(), "frames": run.journal.frames, "statuses": dict(run.journal.statuses())}
+    about |= {"state_bytes": run.mapper.nbytes, "peak_resident_bytes": resident_bytes(high=True)}
+    _write_record(run, about)
+    finished = Finished(run.settings, run.source, run.mapper, run.journal, result, shown, way, mesh, about)
+    write_report(run.out / REPORT, finished)
+    if shown:
+        write_preview(run.out / PREVIEW, shown[0], run.settings)
+    for name in sorted(path.name for path in run.out.iterdir() if path.is_file()):
+        run.say(f"  {run.out / name}")
+
+
+def _about(argv: list[str], run: Run) -> dict:
+    """What a run says about itself, written before it starts and completed when it ends."""
+    about = {
+        "command": ["streammem", "reconstruct", *argv],
+        "out": str(run.out.resolve()),
+        "started": _now(),
+        "first_frame": run.journal.frames,
+        "commit": commit(),
+        "machine": machine(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+    _write_record(run, about)
+    return about
+
+
+def _write_record(run: Run, about: dict) -> None:
+    """The settings, all of them, and what the run says about itself: `streammem reconstruct run.yaml` repeats it."""
+    settings = config.plain(run.settings) | {"out": None}
+    (run.out / RUN).write_text(config.dump({"settings": settings, "run": about}))
+
+
+def _words(run: Run) -> str:
+    statuses = ", ".join(f"{status} {count}" for status, count in run.journal.statuses().most_common())
+    return f"{statuses}, state {run.mapper.nbytes / 2**20:.0f} MiB"
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _aloud(text: str) -> None:
+    tqdm.write(text, file=sys.stderr)
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+if __name__ == "__main__":
+    sys.exit(cli.main(["reconstruct", *sys.argv[1:]]))
