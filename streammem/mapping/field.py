@@ -103,7 +103,7 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
         evidence, gate = _evidence(how, old, tokens, keys, at, usable)
         sigma_m = how.sampling.noise.sigma(seen.z).view(old.value.shape)
         new = learn(how.retention, old, evidence, sigma_m, how.top_m)
-        new = clear(how.free_space, how.sampling, new, seen, shot.depth, rays, how.top_m)
+        new = clear(how.free_space, how.sampling, how.retention, new, seen, shot.depth, rays, how.top_m)
     colour = _colour(how, colour, rays, keys, at, gate * rays.usable)
     new_field = torch.stack([new.slow, new.precision], -1)
     new_wander = torch.where(new.touched, new.value - new.slow, wander)

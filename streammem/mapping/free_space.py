@@ -8,7 +8,7 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.mapping.frames import Pixels
-from streammem.mapping.retention import Present
+from streammem.mapping.retention import Present, Retention
 from streammem.mapping.tokens import DepthNoise, Rays, Sampling
 
 
@@ -16,21 +16,21 @@ from streammem.mapping.tokens import DepthNoise, Rays, Sampling
 class FreeSpace:
     """How strongly passing rays speak.
 
-    Raises: ConfigError for a noise that is not positive.
+    Raises: ConfigError for a strength below 0.
     """
 
-    sigma_m: float = 0.005  # noise of the lower bound a passing ray gives; inf switches free space off
+    strength: float = 0.25  # evidence of one frame's passing rays, in that of a frame that sees the surface; 0: none
 
     def __post_init__(self):
-        if not self.sigma_m > 0:
-            raise ConfigError(f"sigma_m is {self.sigma_m}; wanted a length above 0, or inf for no free space")
+        if not self.strength >= 0:
+            raise ConfigError(f"strength is {self.strength}; wanted a share from 0 on, such as 0.25")
 
 
-def clear(how: FreeSpace, sampling: Sampling, old: Present, seen: Pixels, depth: Tensor, rays: Rays, top_m: float) -> Present:
+def clear(how: FreeSpace, sampling: Sampling, keep: Retention, old: Present, seen: Pixels, depth: Tensor, rays: Rays, top_m: float) -> Present:
     """One-sided bias: only "closer than I say" is an error.
 
         bound = min(top, (depth - sigma - z) * stretch * incidence)   at vertices farther than the band before the surface
-        e = min(0, m - bound);   m -= e c / (precision + c);   c = 1 / sigma_m^2
+        e = min(0, m - bound);   m -= e c / (precision + c);   c = strength / (frame_noise^2 + wander^2)
 
     Each vertex is a token of its own with a one-hot key: the ray through it is the nearest pixel's. Things that left
     disappear, and the field beside an outline is that of what is seen past it.
@@ -42,8 +42,8 @@ def clear(how: FreeSpace, sampling: Sampling, old: Present, seen: Pixels, depth:
     bound = (ahead * _incidence_at(rays, sampling.stride_px, seen)).clamp(max=top_m).view(old.value.shape)
     passed = (seen.inside & (far > 0) & (ahead > sampling.band_m)).view(old.value.shape)
     hit = passed & (old.precision > 0) & (old.value < bound)
-    precision = old.precision + 1 / how.sigma_m**2
-    rise = torch.where(hit, 1 / (how.sigma_m**2 * precision), 0)
+    evidence = how.strength / (keep.frame_noise_m**2 + keep.wander_m**2)
+    rise = torch.where(hit, evidence / (old.precision + evidence), 0)
 
     def lifted(value: Tensor) -> Tensor:
         return value + rise * (bound - value).clamp(min=0)

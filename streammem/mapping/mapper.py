@@ -1,5 +1,6 @@
 """Mapper: one live depth stream, one bounded map. Holds the state so that its caller need not."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from streammem.mapping.frames import Shot, known_depth
 from streammem.mapping.keys import Lattice
 from streammem.mapping.mesh import Blocks, Mesh, Points
 from streammem.mapping.odometry import Reading
-from streammem.mapping.raycast import Cast, Field, View, raycast
-from streammem.mapping.read import gradient, read
+from streammem.mapping.raycast import Cast, Field, View, raycast, read_field
+from streammem.mapping.read import gradient
 from streammem.mapping.readout import BLIND, GIVEN, NONFINITE, REASONS, UNPOSED, UNUSABLE, MapHealth, MapReadout, healthy
 from streammem.mapping.residency import Host
 from streammem.mapping.retention import present, table
@@ -146,7 +147,7 @@ class Mapper:
     def sdf(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Signed distance (m, positive in free space) and its variance (m^2; inf = never seen) at points [P, 3]."""
         shapes.check(points, "P 3", "points")
-        there = self._read(points.to(self.device, torch.float32))
+        there = read_field(self._field(), points.to(self.device, torch.float32), self.settings.cast.known_share)
         return there.distance, torch.where(there.known, 1 / there.precision, float("inf"))
 
     def mesh(self) -> Mesh:
@@ -233,7 +234,7 @@ class Mapper:
         else:
             if track is None:
                 track = self.settings.track.init(*size_of(frame), device=self.device)
-            track, found = self.settings.track(track, _on(frame, self.device, depth, usable), self._reading)
+            track, found = self.settings.track(track, _on(frame, self.device, depth, usable), self._reading())
             pose, status, reason = found.world_from_camera, found.status, found.reason
         reason = torch.where(blind, REASONS.index(BLIND), reason)
         reason = torch.where(frame.valid[0].to(self.device), reason, REASONS.index(UNUSABLE))
@@ -254,19 +255,27 @@ class Mapper:
             confidence=torch.where(update.kept, update.confidence, 0)[None],
         )
 
+    @property
+    def _slots(self) -> int:
+        """How many of the first slots hold all live blocks, rounded up to a power of two."""
+        live = self._state.live.nonzero()
+        last = int(live[-1]) if len(live) else 0
+        return min(1 << max(8, last.bit_length()), self._blocks)
+
     def _field(self) -> Field:
         how = self.settings
-        now = table(how.write.retention, self._state, self._state.now_s)
+        now = table(how.write.retention, self._state, self._state.now_s, self._slots)
         return Field(self._lattice, now, how.write.known_precision, how.max_depth_m * 1.1)
 
-    def _read(self, points: Tensor):
+    def _reading(self) -> Callable[[Tensor], Reading]:
+        """The map as the tracker asks for it, at points [P, 3]."""
         field = self._field()
-        return read(field.lattice, field.table, points, field.known_precision, self.settings.cast.known_share)
 
-    def _reading(self, points: Tensor) -> Reading:
-        """The map as the tracker asks for it; points of any type."""
-        there = self._read(points.reshape(-1, 3).to(torch.float32))
-        return Reading(there.distance, gradient(self._lattice, there), there.precision)
+        def ask(points: Tensor) -> Reading:
+            there = read_field(field, points.to(torch.float32), self.settings.cast.known_share)
+            return Reading(there.distance, gradient(self._lattice, there), there.precision)
+
+        return ask
 
     def _all_blocks(self) -> Blocks:
         """Rows of the buffers and of the host, in the host's memory."""

@@ -61,6 +61,11 @@ class Field(NamedTuple):
     far_m: float
 
 
+def read_field(field: Field, points: Tensor, known_share: float) -> Sample:
+    """The field at points [P, 3]."""
+    return read(field.lattice, field.table, points, field.known_precision, known_share)
+
+
 def fan(intrinsics: Tensor, world_from_camera: Tensor, row: Tensor, column: Tensor) -> Fan:
     """Rays through a grid of pixels: rows [r] and columns [c], row first."""
     v, u = torch.meshgrid(row, column, indexing="ij")
@@ -103,7 +108,7 @@ def pin(field: Field, rays: Fan, low: Tensor, high: Tensor, steps: int, how: Cas
     free, free_value = torch.full_like(z, -1.0), torch.zeros_like(z)
     full, full_value = torch.full_like(z, INF), torch.zeros_like(z)
     for _ in range(steps):
-        there = read(field.lattice, field.table, rays.at(z), field.known_precision, how.known_share)
+        there = read_field(field, rays.at(z), how.known_share)
         bracketed = full < INF
         front = there.known & (there.distance > 0)
         behind = there.known & (there.distance <= 0)
@@ -131,7 +136,7 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     device, voxel = intrinsics.device, field.lattice.voxel_size_m
     row, column = (torch.arange(side, device=device, dtype=intrinsics.dtype) for side in (height, width))
     rays = fan(intrinsics, world_from_camera, row, column)
-    there = read(field.lattice, field.table, rays.at(guess), field.known_precision, how.known_share)
+    there = read_field(field, rays.at(guess), how.known_share)
     slope = (gradient(field.lattice, there) * rays.direction).sum(-1)
     move = -there.distance / slope.clamp(max=-0.15)
     fine = smooth & there.known & (move.abs() * rays.norm < voxel)
@@ -169,7 +174,7 @@ def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
 
 
 def _view(field: Field, rays: Fan, depth: Tensor, how: Cast, height: int, width: int) -> View:
-    there = read(field.lattice, field.table, rays.at(depth), field.known_precision, how.known_share)
+    there = read_field(field, rays.at(depth), how.known_share)
     seen = (depth > 0)[:, None]
     normal = torch.where(seen, F.normalize(gradient(field.lattice, there), dim=-1), 0)
     shade = torch.where(seen, colour(field.table, there), 0)

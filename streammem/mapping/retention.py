@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.errors import ConfigError
@@ -55,19 +56,20 @@ def present(how: Retention, field: Tensor, wander: Tensor, seen_s: Tensor, now_s
 
 
 class Table(NamedTuple):
-    """A map at one moment, ready to be read: `time` has been applied, nothing is copied for a block twice."""
+    """The first n slots of a map at one moment, ready to be read, and a spare one that knows nothing."""
 
     directory: Tensor  # [cells + 1] int32
-    pair: Tensor  # [(S + 1) 512] complex64: value and precision, for one gather to bring both
+    pair: Tensor  # [(n + 1) 512] complex64: value and precision, for one gather to bring both
     colour: Tensor  # [(S + 1) 512, 4]
-    spare: int
+    spare: int  # n
 
 
-def table(how: Retention, state: MapState, now_s: Tensor) -> Table:
-    """The map as it stands at a moment."""
-    seen = present(how, state.field, state.wander, state.seen_s, now_s)
-    pair = torch.complex(seen.value, seen.precision).view(-1)
-    return Table(state.directory, pair, state.colour.view(-1, 4), len(state.live) - 1)
+def table(how: Retention, state: MapState, now_s: Tensor, slots: int) -> Table:
+    """The map as it stands at a moment; all live slots must be among the first `slots`."""
+    part = slice(slots)
+    seen = present(how, state.field[part], state.wander[part], state.seen_s[part], now_s)
+    pair = F.pad(torch.complex(seen.value, seen.precision), (0, 0, 0, 1))
+    return Table(state.directory, pair.view(-1), state.colour.view(-1, 4), slots)
 
 
 class Evidence(NamedTuple):
