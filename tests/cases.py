@@ -4,15 +4,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import reference as ref
+import reference_deep as deep
 import reference_linear as linear
 import torch
 
 from streammem import tree
-from streammem.chunk.solve import Chebyshev
-from streammem.memory.architecture import Matrix, MLPWeights
+from streammem.memory.algorithm import LACT, Momentum, Muon
+from streammem.memory.architecture import (
+    MLP,
+    AffineWeights,
+    BiasedMLPWeights,
+    Matrix,
+    MLPWeights,
+    Residual,
+    ResidualWeights,
+    SwiGLU,
+    SwiGLUWeights,
+)
+from streammem.memory.features import Polynomial
 from streammem.memory.rule import Rule
 from streammem.memory.wrappers import Repeat, TokenByToken, Window
 from streammem.rules import RULES
+from streammem.rules.deltaformer import Exp, Linear
 from streammem.rules.kalman import Steady, Surprise
 from streammem.rules.log_linear import LevelWeights
 from streammem.types import Gates, Tokens
@@ -40,6 +53,61 @@ def levelled(batch, g):
     return LevelWeights(matrix(batch, g), share)
 
 
+def normal(batch, g, *shape):
+    return 0.3 * torch.randn(batch, *shape, generator=g, dtype=torch.float64)
+
+
+def away_from_zero(batch, g):
+    """The mirror map has an infinite slope at zero."""
+    return tree.map(lambda w: w + 0.2 * w.sign(), mlp(batch, g))
+
+
+def simplices(batch, g):
+    return tree.map(lambda w: 2 * w.softmax(-2), mlp(batch, g))
+
+
+def gated(batch, g):
+    return SwiGLUWeights(normal(batch, g, K, HIDDEN), normal(batch, g, K, HIDDEN), normal(batch, g, HIDDEN, V))
+
+
+def large(batch, g):
+    """Weights beside which an orthogonal step is small."""
+    return tree.map(lambda w: 6 * w, gated(batch, g))
+
+
+def chained(batch, g):
+    return mlp(batch, g), MLPWeights(normal(batch, g, V, HIDDEN), normal(batch, g, HIDDEN, V))
+
+
+def residual_mlp(batch, g):
+    return MLPWeights(normal(batch, g, K, HIDDEN), normal(batch, g, HIDDEN, K))
+
+
+def learned_norm(inner):
+    """Weights of an affine map or an MLP with biases, K = V, and of the norm around them."""
+
+    def weights(batch, g):
+        sizes = {AffineWeights: ((K, K), (1, K)), BiasedMLPWeights: ((K, HIDDEN), (1, HIDDEN), (HIDDEN, K), (1, K))}
+        inside = inner(*(normal(batch, g, *size) for size in sizes[inner]))
+        return ResidualWeights(inside, 1 + normal(batch, g, 1, K), normal(batch, g, 1, K))
+
+    return weights
+
+
+def over_features(batch, g):
+    return normal(batch, g, Polynomial().width(K), V)
+
+
+def square(frames):
+    """Frames whose values are as wide as their keys."""
+    return [f._replace(value=torch.cat([f.value, f.query[..., : K - V]], -1)) for f in frames]
+
+
+def slow(frames):
+    """Frames at a thirtieth of the rate."""
+    return [f._replace(gates=f.gates._replace(lr=f.gates.lr / 30)) for f in frames]
+
+
 def plain(frames):
     return frames
 
@@ -58,7 +126,7 @@ def by_channel(lr=1, retention=1, erase=None):
             wide = f.gates._replace(
                 lr=f.gates.lr * (0.5 + uniform(f.key, batch, n, lr)),
                 retention=f.gates.retention - 0.2 * uniform(f.key, batch, retention, 1),
-                erase=None if erase is None else 0.05 + 0.1 * uniform(f.key, batch, n, erase),
+                erase=() if erase is None else 0.05 + 0.1 * uniform(f.key, batch, n, erase),
             )
             return f._replace(gates=wide)
 
@@ -75,6 +143,7 @@ class Case:
     reference: Callable  # (initial memory, frames) -> readouts
     ages: bool = False  # a frame without tokens changes the state, though never what is read
     learns: bool = True  # a small write lowers the bias on what was written
+    rounding: float = 1  # times the usual, in float32
     tokens: Callable = plain  # frames -> frames, with the gates that the rule takes
 
 
@@ -127,7 +196,7 @@ CASES = [
     Case("gla", RULES["gated_hebbian"](), matrix, ref.matrix_rule(ref.dot, decay=True), tokens=by_channel(retention=K)),
     Case("gdn2", RULES["gdn2"](), matrix, linear.gdn2, tokens=by_channel(V, K, K)),
     Case("comba", RULES["comba"](0.7, 0.3), matrix, linear.comba(0.7, 0.3)),
-    Case("rwkv7", RULES["rwkv7"](0.8, 1.5), matrix, linear.rwkv7(0.8, 1.5), ages=True, tokens=by_channel(K, K, K)),
+    Case("rwkv7", RULES["rwkv7"](removal=1.5), matrix, linear.rwkv7(1.0, 1.5), tokens=by_channel(K, K, K)),
     Case("preconditioned_delta", RULES["preconditioned_delta"](), matrix, linear.preconditioned(1.5, -0.2, 0.99)),
     Case("nlms", RULES["nlms"](0.1), matrix, linear.nlms(0.1)),
     Case("kdn", RULES["kdn"]("diag", 0.5), matrix, linear.kdn(0.5, 0.01, 1.0), ages=True, tokens=by_channel(1, K)),
@@ -140,13 +209,114 @@ CASES = [
         tokens=by_channel(1, K),
     ),
     Case("mesa", RULES["mesa"](), matrix, linear.mesa(1.0)),
-    Case("mesa_adaptive", RULES["mesa"](0.1, 0.02, Chebyshev(120)), matrix, linear.mesa(0.1, 0.02)),
+    Case("mesa_adaptive", RULES["mesa"](0.1, 0.02, "chebyshev", 120), matrix, linear.mesa(0.1, 0.02)),
     Case("delta_product", RULES["delta_product"](), matrix, linear.delta_tokens),
     Case("gated_delta_product", RULES["gated_delta_product"](), matrix, ref.gated_delta_tokens),
     Case("log_linear", RULES["log_linear"](levels=3), levelled, linear.log_linear(3), ages=True),
     Case("repeat", Repeat(RULES["delta"](), 3), matrix, ref.delta_repeated(3)),
     Case("token_by_token", TokenByToken(RULES["gated_delta"]()), matrix, ref.gated_delta_tokens),
     Case("window", Window(RULES["delta"](), 3, N), matrix, ref.windowed_delta(3), ages=True),
+    Case(
+        "ttt_linear",
+        RULES["ttt_linear"](4),
+        learned_norm(AffineWeights),
+        deep.deep(deep.residual(deep.affine(), True), space=deep.Plain(False), chunk=4),
+        ages=True,
+        tokens=square,
+    ),
+    Case(
+        "ttt_linear_matrix",
+        RULES["ttt_linear"](4, Matrix()),
+        matrix,
+        deep.deep(deep.linear(), space=deep.Plain(False), chunk=4),
+        ages=True,
+    ),
+    Case(
+        "ttt_mlp",
+        RULES["ttt_mlp"](4),
+        learned_norm(BiasedMLPWeights),
+        deep.deep(deep.residual(deep.biased_mlp(), True), space=deep.Plain(False), chunk=4),
+        ages=True,
+        tokens=square,
+    ),
+    Case("titans_chunk", RULES["titans"](MLP(), 4), mlp, deep.deep(deep.mlp(), chunk=4, momentum=True), ages=True),
+    Case(
+        "titans_residual",
+        RULES["titans"](Residual(MLP())),
+        residual_mlp,
+        deep.deep(deep.residual(deep.mlp()), momentum=True),
+        tokens=square,
+    ),
+    Case("yaad_norm", RULES["yaad"](0.5, form="norm"), mlp, deep.deep(deep.mlp(), deep.clipped_norm(0.5))),
+    Case("yaad_chunk", RULES["yaad"](0.5, chunk=4), mlp, deep.deep(deep.mlp(), ref.huber(0.5), chunk=4), ages=True),
+    Case("moneta_mlp", RULES["moneta"](), mlp, deep.deep(deep.mlp(), deep.power(3), deep.Printed(4))),
+    Case(
+        "moneta_mirror",
+        RULES["moneta"](map="mirror", chunk=4),
+        away_from_zero,
+        deep.deep(deep.mlp(), deep.power(3), deep.Mirror(4), chunk=4),
+        ages=True,
+        tokens=slow,
+    ),
+    Case(
+        "memora_mlp",
+        RULES["memora"](MLP(), 2.0, 4),
+        simplices,
+        deep.deep(deep.mlp(), space=deep.Simplex(2.0), chunk=4),
+        ages=True,
+    ),
+    Case("omega", RULES["omega"](MLP(), 3, N), mlp, deep.deep(deep.mlp(), window=3), ages=True),
+    Case(
+        "omega_features",
+        RULES["omega"](Matrix(), 3, N, Polynomial(), chunk=4),
+        over_features,
+        deep.deep(deep.linear(), window=3, chunk=4, features=deep.monomials),
+        ages=True,
+    ),
+    Case(
+        "atlas",
+        RULES["atlas"](SwiGLU("gelu"), 3, N),
+        gated,
+        deep.deep(deep.gated(ref.gelu, ref.gelu_slope), momentum=True, window=3, muon=deep.JORDAN, scaled=True),
+        ages=True,
+    ),
+    Case(
+        "lact",
+        RULES["lact"](Muon(5, LACT)),
+        large,
+        deep.deep(deep.gated(), ref.dot, deep.Columns(), muon=deep.svd_polynomial(LACT)),
+        rounding=10,  # four tokens leave singular values of zero, and five steps of Muon raise their rounding 500 times
+    ),
+    Case(
+        "lact_momentum",
+        RULES["lact"](Momentum()),
+        gated,
+        deep.deep(deep.gated(), ref.dot, deep.Columns(), momentum=True),
+    ),
+    Case("kernel_smoother", RULES["kernel_smoother"](10, 1.5), matrix, deep.smoother(10, 1.5), ages=True),
+    Case(
+        "kernel_smoother_linear",
+        RULES["kernel_smoother"](10, 1.5, "linear", 0.1),
+        matrix,
+        deep.smoother(10, 1.5, 0.1),
+        ages=True,
+    ),
+    Case(
+        "deltaformer",
+        RULES["deltaformer"](Exp(0.5), 10, 0.7),
+        matrix,
+        deep.deltaformer(deep.exponential(0.5), 10, 0.7),
+    ),
+    Case(
+        "deltaformer_linear", RULES["deltaformer"](Linear(), 10, None), matrix, deep.deltaformer(lambda a, b: a @ b, 10)
+    ),
+    Case(
+        "deltaformer_normalised",
+        RULES["deltaformer"](Exp(0.5), 10, None, True),
+        matrix,
+        deep.deltaformer(deep.exponential(0.5), 10, normalised=True),
+    ),
+    Case("continuum", RULES["continuum"](periods=(1, 4)), chained, deep.continuum((1, 4)), ages=True),
 ]
 
 

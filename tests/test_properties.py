@@ -11,6 +11,8 @@ from nolook import NoHostLook, bare, fakes, never_looks
 
 from streammem import tree
 from streammem.engine import Guarded, guarded, unused
+from streammem.memory.chunked import FrozenGradient
+from streammem.memory.lifted import Lifted
 from streammem.memory.rule import Composed
 from streammem.memory.wrappers import Repeat, TokenByToken, Window
 from streammem.rules import RULES
@@ -41,7 +43,7 @@ def with_gates(frame, **gates):
 
 def still(frame):
     """The frame at zero rate and full retention."""
-    erase = None if frame.gates.erase is None else 0 * frame.gates.erase
+    erase = tree.zeros_like(frame.gates.erase)
     return with_gates(frame, lr=0 * frame.gates.lr, retention=torch.ones_like(frame.gates.retention), erase=erase)
 
 
@@ -75,7 +77,8 @@ def test_03_shape_dtype_and_device_stay(case, dtype):
         assert (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
     assert (out.shape[1:], out.dtype, out.device) == (frames[0].value.shape, dtype, frames[0].value.device)
     if dtype != torch.bfloat16:  # eight bits of mantissa follow the shape of a curve, not its ninth value
-        torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        tolerance = TOLERANCE[dtype] * (case.rounding if dtype == torch.float32 else 1)
+        torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
     assert out.isfinite().all()
 
 
@@ -256,7 +259,7 @@ def test_13_gradients_by_the_gates_are_finite_at_zero_rate(case, tokens):
 def test_14_small_write_lowers_the_bias_on_what_was_written(case):
     frames, state = start(case)
     gates = frames[0].gates
-    small = None if gates.erase is None else 1e-2 * gates.erase
+    small = tree.map(lambda a: 1e-2 * a, gates.erase)
     frame = with_gates(still(frames[0]), lr=1e-2 * gates.lr, erase=small)
     before, after = (loss(case.rule, s, frame) for s in (state, case.rule.write(state, *frame[1:])))
     assert after < before if case.learns else after == before
@@ -295,15 +298,17 @@ class Flagged(NamedTuple):
 
 def loss(rule, state, frame) -> float:
     """The bias of the rule on what was written."""
-    while isinstance(rule, Repeat | TokenByToken | Window):
-        state = state.inner if isinstance(rule, Window) else state
+    while isinstance(rule, Repeat | TokenByToken | Window | FrozenGradient | Lifted):
+        frame = frame._replace(key=rule.features(frame.key)) if isinstance(rule, Lifted) else frame
+        state = state.inner if isinstance(rule, Window | FrozenGradient) else state
         rule = rule.rule
     r = rule.read(state, frame.key) - frame.value
-    prediction = r + frame.value
+    prediction, squares = r + frame.value, r.square().sum(-1, keepdim=True)
     by_token = {
         "Dot": -(prediction * frame.value),
         "L2": 0.5 * r * r,
         "Lp": r.abs() ** 3,
+        "HuberNorm": (squares - (squares.sqrt() - 0.5).clamp_min(0).square()) / 2,
         "Huber": torch.where(r.abs() < 0.5, 0.5 * r * r, 0.5 * (r.abs() - 0.25)),
     }[type(rule.bias).__name__ if isinstance(rule, Composed) else "L2"]
     return float((frame.gates.lr * by_token).sum())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from streammem import tree
+from streammem.chunk.rows import by_frame, by_token, in_a_row, products
 from streammem.errors import ConfigError, NoKernel
 from streammem.memory.algorithm import Descent, Momentum
 from streammem.memory.architecture import Factor, Layered
@@ -92,7 +93,7 @@ class FrozenGradient(Rule):
 
     def _chunk(self, state: FrozenState, x: Tokens) -> tuple[FrozenState, Tensor]:
         steps, tokens = len(x.key), x.key.shape[-2]
-        query, key, value, lr = (_in_a_row(a) for a in (x.query, x.key, x.value, x.gates.lr))  # [..., T N, .]
+        query, key, value, lr = (in_a_row(a) for a in (x.query, x.key, x.value, x.gates.lr))  # [..., T N, .]
         prediction, pullback = self.rule.memory.factors(state.anchor, key)
         factors = pullback(lr * self.rule.bias.grad(prediction, value))
         swings = isinstance(self.rule.algorithm, Momentum)
@@ -105,17 +106,17 @@ class FrozenGradient(Rule):
         full = steps == self.chunk
         anchor = tree.clone(dual) if full else state.anchor
         frames = torch.zeros_like(state.frames) if full else state.frames + steps
-        return FrozenState(MemoryState(dual, algorithm), anchor, frames), _by_frame(out, tokens)
+        return FrozenState(MemoryState(dual, algorithm), anchor, frames), by_frame(out, tokens)
 
     def _mixtures(self, gates: Gates, tokens: int) -> tuple["Mixture", "Mixture"]:
         """How the memory, and the momentum, of each frame are made from those before the chunk and its gradients."""
         decays, swings = isinstance(self.rule.retention, Decay), isinstance(self.rule.algorithm, Momentum)
-        retention, momentum = (_in_a_row(a) for a in (gates.retention, gates.momentum))  # [..., T, 1]
-        kept, fade = _products(retention if decays else torch.ones_like(retention))
-        swing, echo = _products(momentum if swings else torch.zeros_like(momentum))
+        retention, momentum = (in_a_row(a) for a in (gates.retention, gates.momentum))  # [..., T, 1]
+        kept, fade = products(retention if decays else torch.ones_like(retention))
+        swing, echo = products(momentum if swings else torch.zeros_like(momentum))
         memory, ball = (kept, fade @ swing, fade @ echo), (torch.zeros_like(kept), swing, echo)
         return tuple(
-            Mixture(*(_by_token(a, tokens) for a in m[:2]), _by_token(_by_token(m[2], tokens).mT, tokens).mT)
+            Mixture(*(by_token(a, tokens) for a in m[:2]), by_token(by_token(m[2], tokens).mT, tokens).mT)
             for m in (memory, ball)
         )
 
@@ -139,21 +140,6 @@ def _last(mix: Mixture, w: Tensor, s: Tensor, factor: Factor) -> Tensor:
     return anchor * w + ball * s - (factor.input * gradients.mT).mT @ factor.cotangent
 
 
-def _in_a_row(a: Tensor) -> Tensor:
-    """[T, ..., N, X] -> [..., T N, X]."""
-    return a.movedim(0, -3).flatten(-3, -2)
-
-
-def _by_frame(a: Tensor, tokens: int) -> Tensor:
-    """[..., T N, X] -> [T, ..., N, X]."""
-    return a.unflatten(-2, (-1, tokens)).movedim(-3, 0)
-
-
-def _by_token(a: Tensor, tokens: int) -> Tensor:
-    """[..., T, X] -> [..., T N, X], the same for each token of a frame."""
-    return a[..., None, :].expand(*a.shape[:-1], tokens, a.shape[-1]).flatten(-3, -2)
-
-
 def _like(weights, leaves):
     parts = iter(leaves)
     return tree.map(lambda _: next(parts), weights)
@@ -162,16 +148,3 @@ def _like(weights, leaves):
 def frozen_gradient(rule: Composed, chunk: int) -> Rule:
     """The rule with its gradients frozen for `chunk` frames; the rule itself for a chunk of 1."""
     return rule if chunk == 1 else FrozenGradient(rule, chunk)
-
-
-def _products(gate: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of gates [..., T, 1]: from the first to t, [..., T, 1]; and from j + 1 to t, lower [..., T, T].
-
-    By multiplication and not by logarithms, so that a gate may be zero.
-    """
-    steps = gate.shape[-2]
-    rows = [torch.zeros_like(gate.mT)]  # row before the first
-    one = torch.eye(steps, dtype=gate.dtype, device=gate.device)
-    for t in range(steps):
-        rows.append(rows[-1] * gate[..., t : t + 1, :] + one[t])
-    return gate.cumprod(-2), torch.cat(rows[1:], -2)

@@ -48,7 +48,7 @@ class Polynomial(Features):
         parts = [torch.full_like(x[..., :1], scale[0]), scale[1] * x]
         if self.degree == 2:
             first, second = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
-            twice = torch.where(first == second, 1.0, 2**0.5).to(x.dtype)  # x_i x_j stands for x_j x_i too
+            twice = 1 + (2**0.5 - 1) * (first != second).to(x.dtype)  # x_i x_j stands for x_j x_i too
             parts.append(scale[2] * twice * x[..., first] * x[..., second])
         return torch.cat(parts, -1)
 
