@@ -34,8 +34,11 @@ def wish(argv: list[str], about: str) -> Wish:
     files = [text for text in said.settings if "=" not in text]
     if len(files) > 1:
         raise ConfigError(f"settings files are {', '.join(files)}; wanted one, and key=value for what differs")
+    overrides = [*_flags(said), *(text for text in said.settings if "=" in text)]
+    if not files and said.resume is None and not any(text.startswith("source.kind=") for text in overrides):
+        files = ["synthetic"]
     data, where = _read(files, said.resume)
-    for text in (*_flags(said), *(text for text in said.settings if "=" in text)):
+    for text in overrides:
         config.override(data, text)
     settings = config.build(ReconstructSettings, data, where)
     if settings.source.path is not None:

@@ -39,13 +39,18 @@ def shaded(normal: Tensor, depth: Tensor, world_from_camera: Tensor) -> Tensor:
     """Surfaces [h, w, 3] of normals in the world, lit from beside the camera: what is bumpy looks bumpy."""
     R = world_from_camera[:3, :3].to(normal)
     light = torch.nn.functional.normalize(R @ normal.new_tensor([-0.45, -0.65, -0.6]), dim=0)
-    facing = (normal @ light).clamp(0, 1)
-    return known((0.18 + 0.78 * facing)[..., None] * normal.new_tensor([1.0, 0.985, 0.96]), depth)
+    facing = ((normal @ light + 1) / 2).clamp(0, 1)
+    return known((0.1 + 0.86 * facing)[..., None] * normal.new_tensor([1.0, 0.985, 0.96]), depth)
 
 
 def errors(difference_m: Tensor, compared: Tensor, worst_m: float = 0.05) -> Tensor:
     """Absolute differences [h, w], pale where small and red from half of `worst_m` on; sky where not compared."""
     return known(ramp(difference_m.abs() / worst_m, GOOD_TO_BAD), compared)
+
+
+def doubts(variance: Tensor, depth: Tensor, worst_m: float = 0.01) -> Tensor:
+    """Standard deviations of variances [h, w] in m^2: pale where the map is sure, red where it hardly knows."""
+    return known(ramp(variance.sqrt().nan_to_num(worst_m, worst_m, worst_m) / worst_m, GOOD_TO_BAD), depth)
 
 
 def beside(pictures: list[Tensor], gap: int = 4) -> Tensor:
@@ -61,13 +66,16 @@ def below(pictures: list[Tensor], gap: int = 4) -> Tensor:
 
 
 def encoded(picture: Tensor, kind: str = "JPEG", width: int | None = None) -> bytes:
-    """A PNG or JPEG file of RGB [h, w, 3] in [0, 1], at most `width` pixels wide."""
+    """A PNG (of 256 colours) or JPEG file of RGB [h, w, 3] in [0, 1], at most `width` pixels wide."""
     array = (picture.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
     image = Image.fromarray(array)
     if width is not None and image.width > width:
         image = image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    image.save(file, kind, **({"quality": 85} if kind == "JPEG" else {"optimize": True}))
+    if kind == "PNG":
+        image.quantize(256, dither=Image.Dither.NONE).save(file, kind, optimize=True)
+    else:
+        image.save(file, kind, quality=85)
     return file.getvalue()
 
 

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from streammem import config
+from streammem.errors import CheckpointError, StreamMemError
 from streammem.export import write_mesh
 from streammem.sources import FirstFramesCheck
 from streammem.types import Frame
@@ -25,7 +26,7 @@ from .arguments import RUN, wish
 from .bench.figure import commit, machine, resident_bytes, versions
 from .journal import tum_line
 from .report import Finished, write_preview, write_report
-from .run import STATE, TRAJECTORY, TRUTH, Run, opened
+from .run import TRAJECTORY, TRUTH, Run, opened
 from .score import looks, paths, score
 from .stop import Stop
 
@@ -46,6 +47,10 @@ def main(argv: list[str]) -> int:
             if stop.signal:
                 run.say(f"{stop.signal.name} after {run.journal.frames} frames: writing everything")
             _finish(run, about)
+    except (BrokenPipeError, StreamMemError):
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: {error.strerror}; the last saved state is whole") from error
     except KeyboardInterrupt:
         print("streammem reconstruct: ended at once; the last saved state is whole", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -57,7 +62,10 @@ def main(argv: list[str]) -> int:
 def _learn(run: Run, stop: Stop, quiet: bool) -> None:
     """Frame by frame, to the end of the stream or until somebody ends it; the state is saved at the end."""
     every, journal = run.settings.autosave_frames, run.journal
-    with tqdm(total=len(run.source), initial=journal.frames, unit="frame", disable=quiet, smoothing=0.1) as bar:
+    pace = 0.1 if sys.stderr.isatty() else 10.0  # seconds between two looks of the bar; a log file wants few
+    with tqdm(
+        total=len(run.source), initial=journal.frames, unit="frame", disable=quiet, smoothing=0.1, mininterval=pace
+    ) as bar:
         frames = _checked(run)
         while stop.signal is None:
             with journal.timed("read a frame"):
@@ -115,7 +123,7 @@ def _finish(run: Run, about: dict) -> None:
     finished = Finished(run.settings, run.source, run.mapper, run.journal, result, shown, way, mesh, about)
     write_report(run.out / REPORT, finished)
     if shown:
-        write_preview(run.out / PREVIEW, shown[0], run.settings)
+        write_preview(run.out / PREVIEW, shown[len(shown) // 2], run.settings)
     for name in sorted(path.name for path in run.out.iterdir() if path.is_file()):
         run.say(f"  {run.out / name}")
 

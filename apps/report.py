@@ -29,7 +29,8 @@ p { max-width: 75ch; } .soft, figcaption, th { color: var(--soft); font-weight: 
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .2rem 1.4rem .2rem 0; border-bottom: 1px solid var(--line); }
 td.number, th.number { text-align: right; }
-figure { margin: 1rem 0; } .row { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 6px; }
+figure { margin: 1rem 0; }
+.row { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 6px; }
 .row img { width: 100%; border-radius: 3px; display: block; } .row span { font-size: .8rem; color: var(--soft); }
 svg { width: 100%; max-width: 720px; height: auto; border: 1px solid var(--line); border-radius: 3px; }
 polyline { fill: none; stroke-width: 2; stroke-linejoin: round; } .found { stroke: var(--accent); }
@@ -63,10 +64,10 @@ def write_report(path: Path, run: Finished) -> None:
 
 
 def write_preview(path: Path, look: Look, settings: ReconstructSettings) -> None:
-    """Writes one look as a PNG: what the camera saw above, what the map shows below."""
-    camera, colour, shade, depth, _ = (picture for _, picture in panels(look, settings))
+    """Writes one look as a PNG: image and depth of the camera on the left, then the map's, then shape and doubt."""
+    camera, colour, shade, depth, doubt, _ = (picture for _, picture in panels(look, settings))
     seen = pictures.depths(look.depth, settings.map.near_m, settings.map.max_depth_m)
-    rows = [pictures.beside([camera, colour, shade]), pictures.beside([seen, depth, depth])]
+    rows = [pictures.beside([camera, colour, shade]), pictures.beside([seen, depth, doubt])]
     path.write_bytes(pictures.encoded(pictures.below(rows), "PNG", 1280))
 
 
@@ -79,6 +80,7 @@ def panels(look: Look, settings: ReconstructSettings) -> list[tuple[str, torch.T
         ("map: colour", pictures.known(view.colour, view.depth)),
         ("map: shape", pictures.shaded(view.normal, view.depth, look.camera.world_from_camera)),
         ("map: depth", pictures.depths(view.depth, near_m, far_m)),
+        ("map: standard deviation (red: 1 cm)", pictures.doubts(view.variance, view.depth)),
         ("depth, map - camera (red: 5 cm)", pictures.errors(view.depth - look.depth, both)),
     ]
 
@@ -91,7 +93,8 @@ def _summary(run: Finished) -> str:
     told = ", ".join(f"{count} {status}" for status, count in counts.most_common()) or "none"
     state = f"state {about['state_bytes'] / 2**20:.0f} MiB, fixed"
     poses = "poses given by the source" if run.settings.poses == "given" else "poses found against the map"
-    return f'<p class="soft">{run.journal.frames} of {len(run.source)} frames, {ended}: {told}{pace}; {state}; {poses}.</p>'
+    frames = f"{run.journal.frames} of {len(run.source)} frames"
+    return f'<p class="soft">{frames}, {ended}: {told}{pace}; {state}; {poses}.</p>'
 
 
 def _views(run: Finished) -> str:
@@ -100,7 +103,7 @@ def _views(run: Finished) -> str:
     figures = []
     for number, look in enumerate(run.shown, 1):
         cells = "".join(
-            f'<div><img alt="{name}, frame {look.frame}" src="{pictures.inline(picture, SMALL)}"><span>{name}</span></div>'
+            f'<div><img alt="{name}" src="{pictures.inline(picture, SMALL)}"><span>{name}</span></div>'
             for name, picture in panels(look, run.settings)
         )
         error = look.measured

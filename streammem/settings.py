@@ -48,7 +48,9 @@ class SourceSettings:
         known = inspect.signature(SOURCES[self.kind]).parameters
         for name in self.options():
             if name not in known:
-                has = ", ".join(field.name for field in fields(self) if field.name in known and field.name != "path")
+                has = ", ".join(
+                    field.name for field in fields(self) if field.name in known and field.name not in ("path", "frames")
+                )
                 raise ConfigError(f"{name} is no option of {self.kind}; it has frames, {has}")
 
     def options(self) -> dict:
@@ -79,8 +81,8 @@ class ReconstructSettings:
     seed: int = 0
 
     def __post_init__(self):
-        if self.autosave_frames < 0 or not 0 <= self.previews <= 32:
+        if self.autosave_frames < 0 or not 0 <= self.previews <= 16:
             told = f"autosave_frames is {self.autosave_frames}, previews {self.previews}"
-            raise ConfigError(f"{told}; wanted autosave_frames >= 0 and previews from 0 to 32")
+            raise ConfigError(f"{told}; wanted autosave_frames >= 0 and previews from 0 to 16")
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads is {self.threads}; wanted at least 1")

@@ -27,7 +27,8 @@ LAYERS = [  # from the ground up; a name covers the modules inside it
     ["nn", "stream"],
     ["export", "metrics", "store"],
     ["mapping", "recon", "policy", "sources"],
-    ["build", "settings", "config"],
+    ["settings", "config"],
+    ["build"],
     ["apps"],
 ]
 DOORS = {  # dependency: who may import it
