@@ -15,7 +15,7 @@ class Gates(NamedTuple):
     lr: Tensor  # step size of each token, [..., N, 1]
     retention: Tensor  # share of the old memory kept, in [0, 1]; 1 keeps all. [..., 1, 1], or [..., K, 1] for a matrix
     momentum: Tensor  # share of the last update kept, in [0, 1). [..., 1, 1]
-    erase: Tensor | None = None  # for rules that remove at a rate of their own, [..., N, K] or [..., N, 1]; None: at lr
+    erase: Tensor | tuple = ()  # for rules that remove at a rate of their own, [..., N, K] or [..., N, 1]; (): at lr
 
 
 class Tokens(NamedTuple):

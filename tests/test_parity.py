@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from cases import CASES, TOLERANCE, B, data
 
 from streammem import tree
@@ -26,4 +27,4 @@ def _frame(f, b):
     lr, retention = lr[b].squeeze(-1).numpy(), retention[b].numpy()
     rates = lr, float(retention.squeeze()) if retention.size == 1 else retention, float(momentum[b])
     parts = *(x[b].numpy() for x in f[:3]), *rates
-    return parts if erase is None else (*parts, erase[b].numpy())
+    return (*parts, erase[b].numpy()) if isinstance(erase, torch.Tensor) else parts

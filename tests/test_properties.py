@@ -311,4 +311,4 @@ def loss(rule, state, frame) -> float:
         "HuberNorm": (squares - (squares.sqrt() - 0.5).clamp_min(0).square()) / 2,
         "Huber": torch.where(r.abs() < 0.5, 0.5 * r * r, 0.5 * (r.abs() - 0.25)),
     }[type(rule.bias).__name__ if isinstance(rule, Composed) else "L2"]
-    return float((frame.gates.lr * by_token).sum())
+    return float((frame.gates.lr.mean(-1, keepdim=True) * by_token).sum())

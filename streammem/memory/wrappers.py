@@ -53,7 +53,7 @@ class TokenByToken(Rule):
 
     def write(self, state, key, value, gates):
         for n in range(key.shape[-2]):
-            erase = None if gates.erase is None else gates.erase[..., n : n + 1, :]
+            erase = tree.map(lambda a, n=n: a[..., n : n + 1, :], gates.erase)
             one = gates._replace(lr=gates.lr[..., n : n + 1, :], erase=erase)
             one = one if n == 0 else _ageless(one)
             state = self.rule.write(state, key[..., n : n + 1, :], value[..., n : n + 1, :], one)

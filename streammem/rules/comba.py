@@ -1,5 +1,7 @@
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from streammem.chunk.affine import Terms
 from streammem.errors import ConfigError
 from streammem.memory.linear import Linear
@@ -32,7 +34,7 @@ class Comba(Linear):
             raise ConfigError(f"feedback of Comba is {self.feedback}; wanted a share in [0, 1]")
 
     def terms(self, key, value, gates, by_token):
-        erase = self.feedback * gates.lr if gates.erase is None else gates.erase
+        erase = gates.erase if isinstance(gates.erase, Tensor) else self.feedback * gates.lr
         return Terms(key, erase * key, gates.lr * value, gates.retention)
 
     def step(self, state, x):

@@ -1,5 +1,7 @@
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from streammem.chunk.affine import Terms
 from streammem.memory.linear import Linear
 
@@ -22,5 +24,5 @@ class GDN2(Linear):
     """
 
     def terms(self, key, value, gates, by_token):
-        erase = gates.lr.mean(-1, keepdim=True) if gates.erase is None else gates.erase
+        erase = gates.erase if isinstance(gates.erase, Tensor) else gates.lr.mean(-1, keepdim=True)
         return Terms(key, erase * key, gates.lr * value, gates.retention)

@@ -1,13 +1,16 @@
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from streammem.chunk import affine, layout
-from streammem.chunk.solve import ConjugateGradient, Implicit, Solver
+from streammem.chunk.solve import Effort, chebyshev, conjugate_gradient, solved
 from streammem.errors import ConfigError
 from streammem.memory.rule import Rule
+
+
+SOLVERS = {"cg": conjugate_gradient, "chebyshev": chebyshev}
 
 
 class MesaWeights(NamedTuple):
@@ -36,7 +39,8 @@ class Mesa(Rule):
 
     ridge: of every channel, unless the weights are `MesaWeights`. adaptive: share of |H| that the ridge gains: Gated
     KalmaNet, whose systems have a condition of at most (1 + adaptive) / adaptive; its numbers are ridge near 0,
-    adaptive 0.02 and Chebyshev. mix 0 is gated linear attention.
+    adaptive 0.02 and Chebyshev. solver: "cg", conjugate gradients that stop by row below a residual of `tolerance`, or
+    "chebyshev", a fixed polynomial, gentler to the gradients of stacked layers. mix 0 is gated linear attention.
 
     Shapes: memory [..., K, V]; one write takes N tokens; retention [..., 1, 1]. Chunk form exact: the systems of all
     tokens of all chunks at once.
@@ -48,12 +52,16 @@ class Mesa(Rule):
 
     ridge: float = 1.0
     adaptive: float = 0.0
-    solver: Solver = ConjugateGradient()
+    solver: Literal["cg", "chebyshev"] = "cg"
+    iterations: int = 30
+    tolerance: float = 0.0
     mix: float = 1.0
 
     def __post_init__(self):
         if not (self.ridge > 0 and self.adaptive >= 0):
             raise ConfigError(f"{self} has a ridge that makes no sense; wanted ridge > 0 and adaptive >= 0")
+        if self.solver not in SOLVERS or self.iterations < 1 or not self.tolerance >= 0:
+            raise ConfigError(f"{self} cannot solve; wanted 'cg' or 'chebyshev', iterations >= 1, tolerance >= 0")
 
     def init(self, weights: Tensor | MesaWeights) -> MesaState:
         if isinstance(weights, Tensor):
@@ -106,7 +114,7 @@ class Mesa(Rule):
     def _solved(self, operator, ridge: Tensor, size: Tensor, q: Tensor, *parameters: Tensor) -> Tensor:
         low = ridge.amin(-1, keepdim=True).detach()
         high = (ridge.amax(-1, keepdim=True) + size).detach()
-        x = Implicit.apply(operator, self.solver, low, high, q, *parameters)
+        x = solved(SOLVERS[self.solver], operator, parameters, q, low, high, Effort(self.iterations, self.tolerance))
         return x if self.mix == 1 else self.mix * x + (1 - self.mix) * q
 
 

@@ -17,7 +17,7 @@ class RWKV7(Rule):
         M_t = diag(a_t) M_{t-1} + sum_i w_i^T v_i - (removal lr_i * h_i)^T (h_i M_{t-1})
 
     mix: how far the rate scales what is written, 0 not at all, 1 fully. gates.erase scales the key where it removes,
-    by channel; None is 1. removal: 1 as published; 2 reaches the negative eigenvalues of the state-tracking proof.
+    by channel; () is 1. removal: 1 as published; 2 reaches the negative eigenvalues of the state-tracking proof.
 
     Shapes: memory [..., K, V]; one write takes N tokens; lr [..., N, K] or [..., N, 1], retention [..., K, 1]. Chunk
     form exact.
@@ -52,5 +52,5 @@ class RWKV7(Rule):
 
     def _directions(self, key: Tensor, gates):
         """Where memory is read to be removed, where that is taken from, where the value goes; each [..., N, K]."""
-        removed = normalize(key if gates.erase is None else gates.erase * key, dim=-1)
+        removed = normalize(gates.erase * key if isinstance(gates.erase, Tensor) else key, dim=-1)
         return removed, self.removal * gates.lr * removed, key * (1 + self.mix * (gates.lr - 1))
