@@ -19,6 +19,7 @@ class FreeSpace:
     Raises: ConfigError for a strength below 0.
     """
 
+    fast: float = 0.7
     strength: float = 0.25  # evidence of one frame's passing rays, in that of a frame that sees the surface; 0: none
 
     def __post_init__(self):
@@ -42,13 +43,15 @@ def clear(how: FreeSpace, sampling: Sampling, keep: Retention, old: Present, see
     bound = (ahead * _incidence_at(rays, sampling.stride_px, seen)).clamp(max=top_m).view(old.value.shape)
     passed = (seen.inside & (far > 0) & (ahead > sampling.band_m)).view(old.value.shape)
     hit = passed & (old.precision > 0) & (old.value < bound)
-    evidence = how.strength / (keep.frame_noise_m**2 + keep.wander_m**2)
+    evidence = how.strength / keep.frame_noise_m**2
     rise = torch.where(hit, evidence / (old.precision + evidence), 0)
+    fast = torch.where(hit, how.fast, 0)
 
-    def lifted(value: Tensor) -> Tensor:
-        return value + rise * (bound - value).clamp(min=0)
+    def lifted(value: Tensor, share: Tensor) -> Tensor:
+        return value + share * (bound - value).clamp(min=0)
 
-    return Present(lifted(old.slow), old.precision, lifted(old.value), old.left, old.touched | hit)
+    slow, value = lifted(old.slow, rise), lifted(old.value, torch.maximum(rise, fast))
+    return Present(slow, old.precision, value, old.left, old.touched | hit)
 
 
 def _incidence_at(rays: Rays, stride_px: int, seen: Pixels) -> Tensor:

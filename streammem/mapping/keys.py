@@ -57,14 +57,17 @@ class Lattice:
 
         Shapes: points [P, 3], metres in the world.
         """
-        scaled = points.mT.contiguous() / self.voxel_size_m  # [3, P]
-        low = scaled.floor()
-        r = scaled - low
-        low = low.long()
+        low, r = self.split(points)
         corner = torch.stack([low, low + 1])  # [2, 3, P]
         cell, vertex = self._address(corner)
         weight = torch.stack([1 - r, r])
         return Keys(_outer(cell, torch.add), _outer(vertex, torch.add), _outer(weight, torch.mul))
+
+    def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Low vertex [3, P] int64 of the cube around each point [P, 3], and where in the cube it is, [3, P] in [0, 1)."""
+        scaled = points.mT.contiguous() / self.voxel_size_m
+        low = scaled.floor()
+        return low.long(), scaled - low
 
     def nearest(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """One-hot keys: (cell [P], vertex [P]) of the vertex nearest to each point [P, 3]."""
@@ -75,6 +78,11 @@ class Lattice:
         """Directory cell of block coordinates [..., 3]."""
         x, y, z = (block.long() & (self.window_blocks - 1)).unbind(-1)
         return (x * self.window_blocks + y) * self.window_blocks + z
+
+    def code_of_block(self, block: Tensor) -> Tensor:
+        """One number [M] int64 for block coordinates [3, M]: equal only if the blocks are."""
+        x, y, z = block.long() + 2**20
+        return (x << 42) + (y << 21) + z
 
     def block_of_cell(self, cell: Tensor, near: Tensor) -> Tensor:
         """Coordinates [M, 3] int32 of the blocks in cells [M] that lie within half a window of a point `near` [3]."""

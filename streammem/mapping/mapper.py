@@ -17,12 +17,13 @@ from streammem.mapping.frames import Shot, known_depth
 from streammem.mapping.keys import Lattice
 from streammem.mapping.mesh import Blocks, Mesh, Points
 from streammem.mapping.odometry import Reading
-from streammem.mapping.raycast import Cast, Field, View, raycast, read_field
-from streammem.mapping.read import gradient
+from streammem.mapping.raycast import Cast, View, raycast
+from streammem.mapping.read import Field, gradient, read
 from streammem.mapping.readout import BLIND, GIVEN, NONFINITE, REASONS, UNPOSED, UNUSABLE, MapHealth, MapReadout, healthy
 from streammem.mapping.residency import Host
-from streammem.mapping.retention import present, table
+from streammem.mapping.retention import present
 from streammem.mapping.state import MapState, blocks_within, empty
+from streammem.mapping.table import table
 from streammem.mapping.track import Tracker, TrackState
 from streammem.types import Frame
 
@@ -43,6 +44,7 @@ class MapSettings:
     max_bytes: int = 512 * 2**20  # of the resident state
     window_blocks: int = 128  # blocks along the side of the resident cube around the camera
     write: Write = field(default_factory=Write)
+    known_share: float = 0.5  # trilinear weight of known vertices around a point, from which on it is known
     cast: Cast = field(default_factory=Cast)
     track: Tracker = field(default_factory=Tracker)
 
@@ -147,7 +149,7 @@ class Mapper:
     def sdf(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Signed distance (m, positive in free space) and its variance (m^2; inf = never seen) at points [P, 3]."""
         shapes.check(points, "P 3", "points")
-        there = read_field(self._field(), points.to(self.device, torch.float32), self.settings.cast.known_share)
+        there = read(self._field(), points.to(self.device, torch.float32))
         return there.distance, torch.where(there.known, 1 / there.precision, float("inf"))
 
     def mesh(self) -> Mesh:
@@ -199,7 +201,7 @@ class Mapper:
 
     def state_tree(self) -> dict[str, Tensor]:
         """Everything that `load` needs, by name, as tensors; rows of empty slots are left out."""
-        return saved.portable(self._state, self._host, self._health, self._track, self._rows, self._posed)
+        return saved.portable(self._lattice, self._state, self._host, self._health, self._track, self._rows, self._posed)
 
     def _adopt(self, tensors: dict[str, Tensor]) -> None:
         kept = saved.restored(tensors, self._lattice, self._state, self._host, self._health, self.settings.track)
@@ -257,23 +259,22 @@ class Mapper:
 
     @property
     def _slots(self) -> int:
-        """How many of the first slots hold all live blocks, rounded up to a power of two."""
+        """How many of the first slots hold all live blocks, and a few more."""
         live = self._state.live.nonzero()
-        last = int(live[-1]) if len(live) else 0
-        return min(1 << max(8, last.bit_length()), self._blocks)
+        return min((int(live[-1]) // 256 + 1) * 256 if len(live) else 256, self._blocks)
 
     def _field(self) -> Field:
         how = self.settings
-        now = table(how.write.retention, self._state, self._state.now_s, self._slots)
-        return Field(self._lattice, now, how.write.known_precision, how.max_depth_m * 1.1)
+        now = table(self._lattice, how.write.retention, self._state, self._state.now_s, self._slots)
+        return Field(self._lattice, now, how.write.known_precision, how.known_share, how.max_depth_m * 1.1)
 
     def _reading(self) -> Callable[[Tensor], Reading]:
         """The map as the tracker asks for it, at points [P, 3]."""
         field = self._field()
 
         def ask(points: Tensor) -> Reading:
-            there = read_field(field, points.to(torch.float32), self.settings.cast.known_share)
-            return Reading(there.distance, gradient(self._lattice, there), there.precision)
+            there = read(field, points.to(torch.float32))
+            return Reading(there.distance, gradient(field, there), there.precision)
 
         return ask
 

@@ -1,6 +1,7 @@
 """Ray casting: what any camera would see of the map. Coarse rays find surfaces, each pixel then finds its own."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -8,9 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.errors import ConfigError
-from streammem.mapping.keys import BLOCK, Lattice
-from streammem.mapping.read import Sample, colour, gradient, read
-from streammem.mapping.retention import Table
+from streammem.mapping.read import Field, colour, gradient, nearest, read
 
 INF = float("inf")
 
@@ -25,11 +24,10 @@ class Cast:
     near_m: float = 0.2
     coarse: int = 4  # pixels between coarse rays
     polish: int = 8  # evaluations to pin a crossing down
-    known_share: float = 0.5  # trilinear weight of known corners, from which on a point is known
 
     def __post_init__(self):
-        if not self.near_m > 0 or self.coarse < 1 or self.polish < 2 or not 0 <= self.known_share < 1:
-            raise ConfigError(f"{self}; wanted near_m > 0, coarse >= 1, polish >= 2 and known_share in [0, 1)")
+        if not self.near_m > 0 or self.coarse < 1 or self.polish < 2:
+            raise ConfigError(f"{self}; wanted near_m > 0, coarse >= 1 and polish >= 2")
 
 
 class View(NamedTuple):
@@ -52,20 +50,6 @@ class Fan(NamedTuple):
         return self.origin + self.direction * z[:, None]
 
 
-class Field(NamedTuple):
-    """A map to cast rays into, and from which precision and range on it is believed."""
-
-    lattice: Lattice
-    table: Table
-    known_precision: float
-    far_m: float
-
-
-def read_field(field: Field, points: Tensor, known_share: float) -> Sample:
-    """The field at points [P, 3]."""
-    return read(field.lattice, field.table, points, field.known_precision, known_share)
-
-
 def fan(intrinsics: Tensor, world_from_camera: Tensor, row: Tensor, column: Tensor) -> Fan:
     """Rays through a grid of pixels: rows [r] and columns [c], row first."""
     v, u = torch.meshgrid(row, column, indexing="ij")
@@ -78,27 +62,26 @@ def fan(intrinsics: Tensor, world_from_camera: Tensor, row: Tensor, column: Tens
 def march(field: Field, rays: Fan, how: Cast) -> tuple[Tensor, Tensor]:
     """First change from free to occupied along each ray, by nearest vertices: z before and after it, inf for none.
 
-    A step is 0.7 of the distance where it is known, 2.5 voxels where there is no block: less than the band, so that no
-    surface is stepped over.
+    A step is 0.7 of the distance where it is known, 2.5 voxels elsewhere: less than the band, so that no surface is
+    stepped over.
     """
     voxel = field.lattice.voxel_size_m
     z = torch.full_like(rays.norm, how.near_m)
     free = torch.full_like(z, INF)  # the last z, if it was known to be free
     before, after = free, free
-    for _ in range(int((field.far_m - how.near_m) / (1.5 * voxel))):
-        cell, vertex = field.lattice.nearest(rays.at(z))
-        slot = field.table.directory[cell].long()
-        pair = field.table.pair[torch.where(slot < 0, field.table.spare, slot) * BLOCK + vertex]
-        distance, known = pair.real, pair.imag > field.known_precision
+    longest = 2.5 * voxel
+    for _ in range(int((field.far_m - how.near_m) * 1.25 / longest)):
+        distance, precision, _ = nearest(field, rays.at(z))
+        known = precision > field.known_precision
         hit = known & (distance <= 0) & (free < INF) & (after == INF)
         before, after = torch.where(hit, free, before), torch.where(hit, z, after)
         free = torch.where(known & (distance > 0), z, INF)
-        step = torch.where(known, (0.7 * distance).clamp(min=voxel), torch.where(slot < 0, 2.5 * voxel, 1.5 * voxel))
+        step = torch.where(known, (0.7 * distance).clamp(min=voxel), longest)
         z = torch.where((after < INF) | (z > field.far_m), z, z + step / rays.norm)
     return before, after
 
 
-def pin(field: Field, rays: Fan, low: Tensor, high: Tensor, steps: int, how: Cast) -> Tensor:
+def pin(field: Field, rays: Fan, low: Tensor, high: Tensor, steps: int) -> Tensor:
     """Crossing from free to occupied at z >= low: sphere tracing until it is bracketed, regula falsi after; inf: none.
 
     A ray that goes past the surface at `low` jumps to the one at `high`.
@@ -108,7 +91,7 @@ def pin(field: Field, rays: Fan, low: Tensor, high: Tensor, steps: int, how: Cas
     free, free_value = torch.full_like(z, -1.0), torch.zeros_like(z)
     full, full_value = torch.full_like(z, INF), torch.zeros_like(z)
     for _ in range(steps):
-        there = read_field(field, rays.at(z), how.known_share)
+        there = read(field, rays.at(z))
         bracketed = full < INF
         front = there.known & (there.distance > 0)
         behind = there.known & (there.distance <= 0)
@@ -136,19 +119,32 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     device, voxel = intrinsics.device, field.lattice.voxel_size_m
     row, column = (torch.arange(side, device=device, dtype=intrinsics.dtype) for side in (height, width))
     rays = fan(intrinsics, world_from_camera, row, column)
-    there = read_field(field, rays.at(guess), how.known_share)
-    slope = (gradient(field.lattice, there) * rays.direction).sum(-1)
-    move = -there.distance / slope.clamp(max=-0.15)
+    there = read(field, rays.at(guess))
+    slope = gradient(field, there)
+    move = -there.distance / (slope * rays.direction).sum(-1).clamp(max=-0.15)
     fine = smooth & there.known & (move.abs() * rays.norm < voxel)
-    depth = torch.where(fine, guess + move, 0)
+    surface = _Surface(torch.where(fine, guess + move, 0), slope, there.precision)
 
     rest = ~fine & (low < INF)
-    pick = torch.nonzero_static(rest, size=len(rest) // 3, fill_value=len(rest))[:, 0]
+    pick = torch.nonzero_static(rest, size=len(rest) // 4, fill_value=len(rest))[:, 0]
     inside = pick.clamp(max=len(rest) - 1)
     some = Fan(rays.origin, rays.direction[inside], rays.norm[inside])
-    found = pin(field, some, low[inside] - 1.5 * voxel, high[inside], how.polish + 2, how)
-    depth = F.pad(depth, (0, 1)).scatter(0, pick, torch.where(found < INF, found, 0))[:-1]
-    return _view(field, rays, depth, how, height, width)
+    found = pin(field, some, low[inside] - 1.5 * voxel, high[inside], how.polish)
+    found = torch.where(found < INF, found, 0)
+    there = read(field, some.at(found))
+    surface = _Surface(*map(partial(_put, pick), surface, (found, gradient(field, there), there.precision)))
+    return _view(field, rays, surface, height, width)
+
+
+class _Surface(NamedTuple):
+    depth: Tensor  # [R] 0 where there is none
+    slope: Tensor  # [R, 3]
+    precision: Tensor  # [R]
+
+
+def _put(place: Tensor, into: Tensor, rows: Tensor) -> Tensor:
+    """`into` with some rows replaced; a place past its end is padding."""
+    return torch.cat([into, into[:1]]).index_copy(0, place, rows)[:-1]
 
 
 def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height: int, width: int, how: Cast):
@@ -159,7 +155,7 @@ def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     row, column = (torch.arange(n, device=intrinsics.device) * step + middle for n in (r, c))
     rays = fan(intrinsics, world_from_camera, row.to(intrinsics.dtype), column.to(intrinsics.dtype))
     before, after = march(field, rays, how)
-    pinned = pin(field, rays, before, before, how.polish, how)
+    pinned = pin(field, rays, before, before, how.polish)
     z = torch.where(pinned < INF, pinned, after).view(1, 1, r, c)
     around = F.pad(z, (1, 1, 1, 1), mode="replicate")
     low, high = -F.max_pool2d(-around, 3, 1), F.max_pool2d(around, 3, 1)
@@ -173,11 +169,9 @@ def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     return guess[0, 0, :height, :width].reshape(-1), spread(low), spread(high), spread(smooth)
 
 
-def _view(field: Field, rays: Fan, depth: Tensor, how: Cast, height: int, width: int) -> View:
-    there = read_field(field, rays.at(depth), how.known_share)
-    seen = (depth > 0)[:, None]
-    normal = torch.where(seen, F.normalize(gradient(field.lattice, there), dim=-1), 0)
-    shade = torch.where(seen, colour(field.table, there), 0)
-    variance = torch.where(seen[:, 0], 1 / there.precision, INF)
-    shape = (height, width)
-    return View(depth.view(shape), normal.view(*shape, 3), shade.view(*shape, 3), variance.view(shape))
+def _view(field: Field, rays: Fan, surface: _Surface, height: int, width: int) -> View:
+    seen, shape = surface.depth > 0, (height, width)
+    normal = torch.where(seen[:, None], F.normalize(surface.slope, dim=-1), 0)
+    shade = torch.where(seen[:, None], colour(field, rays.at(surface.depth)), 0)
+    variance = torch.where(seen, 1 / surface.precision, INF)
+    return View(surface.depth.view(shape), normal.view(*shape, 3), shade.view(*shape, 3), variance.view(shape))

@@ -5,8 +5,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from streammem.mapping.keys import BLOCK, Keys, Lattice
-from streammem.mapping.retention import Table
+from streammem.mapping.keys import SIDE, Lattice
+from streammem.mapping.table import CORNERS, WIDE, Table, slot_of
+
+
+class Field(NamedTuple):
+    """A map to read, and from which precision, which share of its corners and up to which range a point is known."""
+
+    lattice: Lattice
+    table: Table
+    known_precision: float  # 1 / m^2
+    known_share: float
+    far_m: float
 
 
 class Sample(NamedTuple):
@@ -15,44 +25,61 @@ class Sample(NamedTuple):
     distance: Tensor  # [P] metres, positive in front of a surface; 0 where not known
     precision: Tensor  # [P] 1 / m^2; 0 where not known
     known: Tensor  # [P] bool
-    keys: Keys
-    address: Tensor  # [8, P] int64, rows of the table
-    share: Tensor  # [8, P] trilinear weights of known corners, summing to 1 where known
-    value: Tensor  # [8, P] distances at the corners
+    place: Tensor  # [3, P] where in its cube a point is
+    value: Tensor  # [2, 2, 2, P] distances at the corners, the mean where one is not known
 
 
-def read(lattice: Lattice, table: Table, points: Tensor, known_precision: float, known_share: float) -> Sample:
+def read(field: Field, points: Tensor) -> Sample:
     """Signed distance at points, normalised over the known corners.
 
         d = sum_c w_c m_c / sum_c w_c  over corners with precision > known_precision;  known: sum_c w_c > known_share
 
-    Shapes: points [P, 3] metres in the world, within half a window of where the map last looked.
+    Shapes: points [P, 3] metres in the world.
     """
-    keys = lattice.keys(points)
-    slot = table.directory[keys.cell].long()
-    address = torch.where(slot < 0, table.spare, slot) * BLOCK + keys.vertex
-    pair = table.pair[address]  # [8, P]: one gather for both
+    vertex, place = field.lattice.split(points)
+    slot = slot_of(field.lattice, field.table, vertex)
+    x, y, z = vertex & (SIDE - 1)
+    base = ((slot * WIDE + x) * WIDE + y) * WIDE + z
+    pair = field.table.pair[torch.stack([base + corner for corner in CORNERS])]  # [8, P]: one gather for both
     value, precision = pair.real, pair.imag
-    share = keys.weight * (precision > known_precision)
+    wx, wy, wz = torch.stack([1 - place, place], 1)  # [2, P] each
+    weight = ((wx[:, None] * wy)[:, :, None] * wz).view(8, -1)
+    share = weight * (precision > field.known_precision)
     total = share.sum(0)
-    known = total > known_share
-    share = share / total.clamp(min=1e-6) * known
-    return Sample((share * value).sum(0), (share * precision).sum(0), known, keys, address, share, value)
+    known = total > field.known_share
+    norm = known / total.clamp(min=1e-6)
+    distance = (share * value).sum(0) * norm
+    value = torch.where(share > 0, value, distance)
+    return Sample(distance, (share * precision).sum(0) * norm, known, place, value.view(2, 2, 2, -1))
 
 
-def gradient(lattice: Lattice, sample: Sample) -> Tensor:
-    """Slope of the signed distance [P, 3], from the eight corners; an unknown one counts as the mean of the others."""
-    value = torch.where(sample.share > 0, sample.value, sample.distance).view(2, 2, 2, -1)
-    weight = sample.keys.weight.view(2, 2, 2, -1)
-    x, y, z = weight.sum((1, 2)), weight.sum((0, 2)), weight.sum((0, 1))  # [2, P] each
-    dx = torch.einsum("bcp,bp,cp->p", value[1] - value[0], y, z)
-    dy = torch.einsum("acp,ap,cp->p", value[:, 1] - value[:, 0], x, z)
-    dz = torch.einsum("abp,ap,bp->p", value[:, :, 1] - value[:, :, 0], x, y)
-    return torch.stack([dx, dy, dz], -1) / lattice.voxel_size_m
+def nearest(field: Field, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Value [P] and precision [P] at the vertex nearest to each point [P, 3], and whether there is a block [P]."""
+    vertex = (points.mT / field.lattice.voxel_size_m).round().long()
+    slot = slot_of(field.lattice, field.table, vertex)
+    x, y, z = vertex & (SIDE - 1)
+    pair = field.table.pair[((slot * WIDE + x) * WIDE + y) * WIDE + z]
+    return pair.real, pair.imag, slot < field.table.spare
 
 
-def colour(table: Table, sample: Sample) -> Tensor:
-    """Colours [P, 3] in [0, 1], over the corners whose colour was seen; 0 where none was."""
-    corner = table.colour[sample.address]  # [8, P, 4]
-    weight = (sample.keys.weight * (corner[..., 3] > 0))[..., None]
-    return (corner[..., :3] * weight).sum(0) / weight.sum(0).clamp(min=1e-6)
+def gradient(field: Field, sample: Sample) -> Tensor:
+    """Slope of the signed distance [P, 3], from the eight corners."""
+    value, (x, y, z) = sample.value, sample.place
+    dx, dy, dz = value[1] - value[0], value[:, 1] - value[:, 0], value[:, :, 1] - value[:, :, 0]  # [2, 2, P] each
+    slopes = torch.stack([_blend(dx, y, z), _blend(dy, x, z), _blend(dz, x, y)], -1)
+    return slopes / field.lattice.voxel_size_m
+
+
+def _blend(corner: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Bilinear value [P] of four corners [2, 2, P]."""
+    edge = corner[0] + (corner[1] - corner[0]) * first
+    return edge[0] + (edge[1] - edge[0]) * second
+
+
+def colour(field: Field, points: Tensor) -> Tensor:
+    """Colours [P, 3] in [0, 1] of the vertices nearest to points [P, 3]; 0 where none was seen."""
+    vertex = (points.mT / field.lattice.voxel_size_m).round().long()
+    slot = slot_of(field.lattice, field.table, vertex)
+    x, y, z = vertex & (SIDE - 1)
+    colours = field.table.colour.view(-1, 4)[slot * SIDE**3 + (x * SIDE + y) * SIDE + z]
+    return torch.where((slot < field.table.spare)[:, None], colours[:, :3], 0)

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.errors import ConfigError
-from streammem.mapping.state import MapState
 
 
 @dataclass(frozen=True)
@@ -55,23 +53,6 @@ def present(how: Retention, field: Tensor, wander: Tensor, seen_s: Tensor, now_s
     return Present(slow, precision, slow + left * wander, left, torch.zeros_like(slow, dtype=torch.bool))
 
 
-class Table(NamedTuple):
-    """The first n slots of a map at one moment, ready to be read, and a spare one that knows nothing."""
-
-    directory: Tensor  # [cells + 1] int32
-    pair: Tensor  # [(n + 1) 512] complex64: value and precision, for one gather to bring both
-    colour: Tensor  # [(S + 1) 512, 4]
-    spare: int  # n
-
-
-def table(how: Retention, state: MapState, now_s: Tensor, slots: int) -> Table:
-    """The map as it stands at a moment; all live slots must be among the first `slots`."""
-    part = slice(slots)
-    seen = present(how, state.field[part], state.wander[part], state.seen_s[part], now_s)
-    pair = F.pad(torch.complex(seen.value, seen.precision), (0, 0, 0, 1))
-    return Table(state.directory, pair.view(-1), state.colour.view(-1, 4), slots)
-
-
 class Evidence(NamedTuple):
     """What a frame says at A x 512 vertices, summed over its tokens."""
 
@@ -96,7 +77,7 @@ def learn(how: Retention, old: Present, seen: Evidence, sigma_m: Tensor, band_m:
     weight = seen.weight.clamp(min=1e-12)
     error = seen.error / weight
     noise = 1 / weight + how.frame_noise_m**2
-    gain = 1 / (noise + (how.shared_noise * sigma_m).square() + how.wander_m**2)
+    gain = 1 / (noise + (how.shared_noise * sigma_m).square())
     precision = old.precision + gain
     slow = old.slow + (old.value - error - old.slow) * gain / precision
     spread = how.wander_m**2 * (1 - old.left.square()) + old.left.square() * how.frame_noise_m**2 / 2

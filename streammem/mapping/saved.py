@@ -16,11 +16,11 @@ SCALARS = ("start_s", "now_s", "frames")
 
 
 def portable(
-    state: MapState, host: Host, health: MapHealth, track: TrackState | None, rows: int, posed: bool
+    lattice: Lattice, state: MapState, host: Host, health: MapHealth, track: TrackState | None, rows: int, posed: bool
 ) -> dict[str, Tensor]:
-    """Everything, by name. The order of slots is not kept: it changes no number."""
+    """Everything, by name. Slots are put into a fixed order, which changes no number: equal maps make equal files."""
     slot = state.live.nonzero()[:, 0]
-    slot = slot[_order(state.block[slot])]
+    slot = slot[lattice.code_of_block(state.block[slot].mT).argsort()]
     named = {f"resident.{name}": getattr(state, name)[slot] for name in ("block", *ROWS)}
     away = sorted(host.rows)
     named["host.block"] = torch.tensor(away, dtype=torch.int32).view(-1, 3)
@@ -72,8 +72,3 @@ def restored(
         raise CheckpointError(f"the file's tensors are not a map's: {error}; wanted a file that Mapper.save wrote") from error
     return state, health, track, rows, bool(posed)
 
-
-def _order(block: Tensor) -> Tensor:
-    """A fixed order of block coordinates [M, 3], so that equal maps make equal files."""
-    x, y, z = (block.long() + 2**20).unbind(-1)
-    return ((x << 42) + (y << 21) + z).argsort()
