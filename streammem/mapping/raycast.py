@@ -12,6 +12,7 @@ from streammem.errors import ConfigError
 from streammem.mapping.read import Field, colour, gradient, nearest, read
 
 INF = float("inf")
+MOST_ALONE = 76_800  # pixels that may each look for a surface of their own; a larger picture may have a quarter of it
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     surface = _Surface(torch.where(fine, guess + move, 0), slope, there.precision)
 
     rest = ~fine & (low < INF)
-    pick = torch.nonzero_static(rest, size=len(rest) // 4, fill_value=len(rest))[:, 0]
+    pick = torch.nonzero_static(rest, size=max(len(rest) // 4, min(len(rest), MOST_ALONE)), fill_value=len(rest))[:, 0]
     inside = pick.clamp(max=len(rest) - 1)
     some = Fan(rays.origin, rays.direction[inside], rays.norm[inside])
     found = pin(field, some, low[inside] - 1.5 * voxel, high[inside], how.polish)
