@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from streammem.chunk import layout
-from streammem.errors import ConfigError
+from streammem.errors import ConfigError, NoKernel
 
 
 class Terms(NamedTuple):
@@ -26,7 +26,7 @@ def write(memory: Tensor, terms: Terms) -> Tensor:
     return kept + terms.key.mT @ new
 
 
-def sequence(memory: Tensor, query: Tensor, terms: Terms, chunk: int, rows: int | None = None, before: bool = False):
+def sequence(memory: Tensor, query: Tensor, terms: Terms, chunk: int, by_token=False, before=False):
     """T frames, `chunk` at a time: (memory after them, readouts).
 
         U = (I + A)^{-1} (value - (erase e^g) M),      A_ij = sum_k erase_ik key_jk e^{g_ik - g_jk},  j before i
@@ -35,26 +35,31 @@ def sequence(memory: Tensor, query: Tensor, terms: Terms, chunk: int, rows: int 
 
     Exact: the length of the chunk changes the rounding only.
 
-    rows: tokens of a frame that are written at once, one group after the other; None: all of them.
-    before: what is erased is read before the frame decays the memory.
+    by_token: the tokens of a frame are written one after the other, the decay before the first. before: what is erased
+    is read before the frame decays the memory.
 
     Shapes: query [T, ..., M, K], terms with a first axis T -> readouts [T, ..., M, V]. Sums in float32 at least. A
     retention below 1e-35 is taken for 1e-35, and has no gradient.
-    Raises: ConfigError where chunk is not positive.
+    Raises: ConfigError where chunk is not positive, NoKernel for several tokens by_token and before.
     Source: Yang et al. 2024, arXiv:2406.06484 and 2412.06464; by channel: arXiv:2312.06635.
     """
     if chunk < 1:
         raise ConfigError(f"chunk is {chunk}; wanted at least 1 frame")
+    if by_token and before and terms.key.shape[-2] > 1:
+        raise NoKernel("tokens one by one have no chunk form where they erase before the decay; wanted chunk=None")
     frames, chunk = query.shape[0], min(chunk, query.shape[0])
-    q, k, u = (layout.split(x, chunk) for x in (query, terms.key, terms.value))
+    wide = torch.float32
+    for x in (memory, query, terms.key, terms.value):
+        wide = torch.promote_types(wide, x.dtype)
+    q, k, u = (layout.split(x, chunk, wide) for x in (query, terms.key, terms.value))
     one = terms.key.new_ones(frames, *[1] * (terms.key.ndim - 1))
     step = layout.log_decay(one if terms.retention is None else terms.retention, chunk)
     g = step.cumsum(-3)  # [..., C, c, 1, 1 or K]
-    wide, n, device = q.dtype, k.shape[-2], q.device
+    n, device = k.shape[-2], q.device
     new, removed = u.flatten(-3, -2), None
     if terms.erase is not None:
-        y, at = layout.split(terms.erase, chunk), (g - step if before else g)
-        a = layout.pairs(y, at, k, g, layout.earlier(chunk, n, n, rows, device))
+        y, at = layout.split(terms.erase, chunk, wide), (g - step if before else g)
+        a = layout.pairs(y, at, k, g, layout.earlier(chunk, n, by_token, device))
         sides = torch.cat([new, (y * at.exp().to(wide)).flatten(-3, -2)], -1)
         solved = torch.linalg.solve_triangular(a, sides, upper=False, unitriangular=True)
         new, removed = solved.split([u.shape[-1], k.shape[-1]], -1)

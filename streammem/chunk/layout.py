@@ -12,9 +12,9 @@ SUB = 16  # tokens between which decays by channel are formed pair by pair
 LEAST = 1e-35  # retention below this is taken for it, so that its logarithm is finite
 
 
-def split(x: Tensor, chunk: int) -> Tensor:
-    """[T, ..., n, w] -> [..., C, c, n, w], in float32 at least; frames of zeros fill the last chunk."""
-    x = x.movedim(0, -3).to(torch.promote_types(x.dtype, torch.float32))
+def split(x: Tensor, chunk: int, dtype: torch.dtype) -> Tensor:
+    """[T, ..., n, w] -> [..., C, c, n, w]; frames of zeros fill the last chunk."""
+    x = x.movedim(0, -3).to(dtype)
     missing = -x.shape[-3] % chunk
     return pad(x, (0, 0, 0, 0, 0, missing)).unflatten(-3, (-1, chunk))
 
@@ -26,16 +26,13 @@ def join(x: Tensor, frames: int, dtype: torch.dtype) -> Tensor:
 
 def log_decay(retention: Tensor, chunk: int) -> Tensor:
     """Logarithm of what each frame keeps: [T, ..., 1 or K, 1] -> [..., C, c, 1, 1 or K]."""
-    return split(retention.mT.double().clamp_min(LEAST).log(), chunk)
+    return split(retention.mT.double().clamp_min(LEAST).log(), chunk, torch.float64)
 
 
-def earlier(frames: int, n: int, m: int, rows: int | None, device) -> Tensor:
-    """Which of the tokens (m a frame) were written before each (n a frame): [c n, c m] of 0 and 1.
-
-    rows: tokens of a frame that are written at once, group after group; None: all of them.
-    """
-    i, j = (torch.arange(frames * count, device=device) // (rows or count) for count in (n, m))
-    return i[:, None] > j
+def earlier(frames: int, n: int, by_token: bool, device) -> Tensor:
+    """Which tokens were written before each: [c n, c n] of 0 and 1. A frame at once, or its tokens one by one."""
+    order = torch.arange(frames * n, device=device) // (1 if by_token else n)
+    return order[:, None] > order
 
 
 def seen(frames: int, n: int, m: int, device) -> Tensor:

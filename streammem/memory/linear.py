@@ -31,4 +31,4 @@ class Linear(Rule):
 
     def sequence(self, state: Tensor, x, chunk, by_token=False):
         terms = self.terms(x.key, x.value, x.gates, by_token)
-        return affine.sequence(state, x.query, terms, chunk, 1 if by_token else None)
+        return affine.sequence(state, x.query, terms, chunk, by_token)

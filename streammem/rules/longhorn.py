@@ -62,7 +62,7 @@ class Longhorn(Rule):
         else:
             g = _gain(key, lr).squeeze(-3)
             terms = Terms(key, g @ key, g @ x.value, None)
-        return affine.sequence(state, x.query, terms, chunk, 1 if by_token else None)
+        return affine.sequence(state, x.query, terms, chunk, by_token)
 
 
 def _gain(key: Tensor, lr: Tensor) -> Tensor:

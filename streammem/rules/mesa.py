@@ -9,7 +9,6 @@ from streammem.chunk.solve import Effort, chebyshev, conjugate_gradient, solved
 from streammem.errors import ConfigError
 from streammem.memory.rule import Rule
 
-
 SOLVERS = {"cg": conjugate_gradient, "chebyshev": chebyshev}
 
 
@@ -85,7 +84,7 @@ class Mesa(Rule):
 
     def sequence(self, state: MesaState, x, chunk, by_token=False):
         frames, chunk = len(x.key), min(chunk, len(x.key))
-        q, k, v, lr = (layout.split(part, chunk).to(state.target.dtype) for part in (*x[:3], x.gates.lr))
+        q, k, v, lr = (layout.split(part, chunk, state.target.dtype) for part in (*x[:3], x.gates.lr))
         g = layout.log_decay(x.gates.retention, chunk).cumsum(-3)  # [..., C, c, 1, 1]
         n, m, dtype = k.shape[-2], q.shape[-2], q.dtype
         left = (lr * k * (g[..., -1:, :, :] - g).exp().to(dtype)).flatten(-3, -2).mT

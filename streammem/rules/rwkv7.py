@@ -42,13 +42,15 @@ class RWKV7(Rule):
         return query @ state
 
     def sequence(self, state, x, chunk, by_token=False):
+        if by_token and x.key.shape[-2] > 1:
+            return Rule.sequence(self, state, x, chunk, by_token)
         removed, towards, written = self._directions(x.key, x.gates)
         # Each token as two rows that are written at once: one takes away, one writes.
         key = torch.stack([towards, written], -2).flatten(-3, -2)
         erase = torch.stack([removed, torch.zeros_like(removed)], -2).flatten(-3, -2)
         value = torch.stack([torch.zeros_like(x.value), x.value], -2).flatten(-3, -2)
         terms = Terms(key, erase, value, x.gates.retention)
-        return affine.sequence(state, x.query, terms, chunk, 2 if by_token else None, before=True)
+        return affine.sequence(state, x.query, terms, chunk, before=True)
 
     def _directions(self, key: Tensor, gates):
         """Where memory is read to be removed, where that is taken from, where the value goes; each [..., N, K]."""
