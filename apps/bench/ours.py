@@ -27,7 +27,8 @@ class Ours:
         self.mapper.step(as_frame(shot))
 
     def render(self, shot: Shot) -> np.ndarray:
-        return self.mapper.raycast(as_camera(shot)).depth.numpy()
+        """The shot's camera at the shot's time, which a memory that knows of drift makes use of."""
+        return self.mapper.raycast(as_camera(shot), shot.time_s).depth.numpy()
 
     def occupied(self, points: np.ndarray) -> np.ndarray:
         """Which points [P, 3] lie within half a voxel of a surface, or behind it."""

@@ -71,6 +71,17 @@ class Rules:
 
 
 @dataclass(frozen=True)
+class Targets:
+    """Published and derived figures of the rules."""
+
+    seeds: int = 40  # that are reported
+    training_seeds: int = 6  # on which hyper-parameters are chosen
+    character_seeds: int = 20
+    recall_seeds: int = 30
+    gate_seeds: int = 60
+
+
+@dataclass(frozen=True)
 class Workload:
     """Everything, by group of cases."""
 
@@ -81,4 +92,11 @@ class Workload:
     speed: Speed = field(default_factory=Speed)
     kill: Kill = field(default_factory=Kill)
     rules: Rules = field(default_factory=Rules)
-    retention: tuple[float, ...] = ()
+    targets: Targets = field(default_factory=Targets)
+    retention: tuple[float, ...] = (
+        1,
+        3,
+        10,
+        30,
+        200,
+    )  # frames that the average counts as, for maps without a fast value

@@ -1,7 +1,7 @@
 """The map's write: a depth frame becomes an update of the signed-distance field, proposed first and committed after.
 
-    TSDF fusion       one-hot keys at the vertices, dot-product bias, no gate, nothing forgotten
-    ours              trilinear keys of points on rays, Huber bias, one-sided in free space, a gate, time
+TSDF fusion       one-hot keys at the vertices, dot-product bias, no gate, nothing forgotten
+ours              trilinear keys of points on rays, Huber bias, one-sided in free space, a gate, time
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.errors import ConfigError
-from streammem.mapping.free_space import FreeSpace, clear, visible_blocks
 from streammem.mapping.frames import Pixels, Shot, pixels
+from streammem.mapping.free_space import FreeSpace, clear, visible_blocks
 from streammem.mapping.gate import Gate, confidence
 from streammem.mapping.keys import BLOCK, Keys, Lattice
-from streammem.mapping.residency import Allocation, allocate
+from streammem.mapping.residency import allocate
 from streammem.mapping.retention import Evidence, Present, Retention, learn, present
 from streammem.mapping.state import MapState
 from streammem.mapping.tokens import MapTokens, Rays, Sampling, rays_of, tokens_of
@@ -43,7 +43,9 @@ class Write:
 
     def __post_init__(self):
         if (self.keys == "one_hot") != (self.bias == "dot"):
-            raise ConfigError(f'keys "{self.keys}" with bias "{self.bias}"; wanted "trilinear" with "huber" or "one_hot" with "dot"')
+            raise ConfigError(
+                f'keys "{self.keys}" with bias "{self.bias}"; wanted "trilinear" with "huber" or "one_hot" with "dot"'
+            )
         if not self.huber > 0 or self.most_new_blocks < 1:
             raise ConfigError(f"huber is {self.huber}, most_new_blocks {self.most_new_blocks}; wanted both above 0")
 
@@ -89,20 +91,23 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
 
     start_s = torch.where(state.start_s.isnan(), shot.time_s, state.start_s)
     now_s = (shot.time_s - start_s).float()
-    fresh = torch.zeros(len(block), dtype=torch.bool, device=slot.device).index_fill(0, room.slot, True)[active.slot, None]
+    fresh = torch.zeros(len(block), dtype=torch.bool, device=slot.device).index_fill(0, room.slot, True)[
+        active.slot, None
+    ]
     old_field = state.field[active.slot].where(~fresh[..., None], 0)
     wander, seen_s = state.wander[active.slot].where(~fresh, 0), state.seen_s[active.slot].where(~fresh, now_s)
     colour = state.colour[active.slot].where(~fresh[..., None], 0)
     old = present(how.retention, old_field, wander, seen_s, now_s)
 
     at = active.local[torch.where(usable, slot, len(block) - 1)] * BLOCK + keys.vertex
-    seen = pixels(lattice.vertices(block[active.slot]).view(-1, 3), shot.intrinsics, shot.world_from_camera, *shot.depth.shape)
+    seen = pixels(
+        lattice.vertices(block[active.slot]).view(-1, 3), shot.intrinsics, shot.world_from_camera, *shot.depth.shape
+    )
     if how.keys == "one_hot":
         new, gate = _average(how, old, seen, shot), rays.usable.float()
     else:
         evidence, gate = _evidence(how, old, tokens, keys, at, usable)
-        sigma_m = how.sampling.noise.sigma(seen.z).view(old.value.shape)
-        new = learn(how.retention, old, evidence, sigma_m, how.top_m)
+        new = learn(how.retention, old, evidence, how.top_m)
         new = clear(how.free_space, how.sampling, how.retention, new, seen, shot.depth, rays, how.top_m)
     colour = _colour(how, colour, rays, keys, at, gate * rays.usable)
     new_field = torch.stack([new.slow, new.precision], -1)
@@ -165,12 +170,16 @@ def _active(lattice: Lattice, state: MapState, block: Tensor, slot: Tensor, shot
     touched = touched | (state.live & visible_blocks(seen, radius_m, shot.depth) & shot.trusted)
     touched[spare] = False
     rows = torch.nonzero_static(touched, size=capacity, fill_value=spare)[:, 0]
-    local = torch.full((spare + 1,), capacity, device=slot.device).scatter(0, rows, torch.arange(capacity, device=slot.device))
+    local = torch.full((spare + 1,), capacity, device=slot.device).scatter(
+        0, rows, torch.arange(capacity, device=slot.device)
+    )
     local[spare] = capacity
     return _Active(rows, local, touched.sum())
 
 
-def _evidence(how: Write, old: Present, tokens: MapTokens, keys: Keys, at: Tensor, usable: Tensor) -> tuple[Evidence, Tensor]:
+def _evidence(
+    how: Write, old: Present, tokens: MapTokens, keys: Keys, at: Tensor, usable: Tensor
+) -> tuple[Evidence, Tensor]:
     """Errors of the map's predictions at the tokens, handed to the vertices by the keys; and the gate [R].
 
         prediction = sum_c key_c m_c;  e = prediction - value;  confidence = gate(e) min(1, huber scale / |e|) / sigma^2
@@ -189,7 +198,9 @@ def _evidence(how: Write, old: Present, tokens: MapTokens, keys: Keys, at: Tenso
     scale = (tokens.sigma_m.square() + noise.frame_noise_m**2 + noise.wander_m**2 + doubt).sqrt()
     surprise = error / scale
     gate = confidence(how.gate, surprise.view(J, -1), known.view(J, -1))
-    weight = gate.expand(J, -1).reshape(-1) * (how.huber / surprise.abs().clamp(min=how.huber)) / tokens.sigma_m.square()
+    weight = (
+        gate.expand(J, -1).reshape(-1) * (how.huber / surprise.abs().clamp(min=how.huber)) / tokens.sigma_m.square()
+    )
     weight = keys.weight * (weight * usable)
     error = torch.where(known, error, value - tokens.value)
     sums = torch.zeros((capacity + 1) * BLOCK, dtype=torch.complex64, device=at.device)
@@ -201,7 +212,7 @@ def _evidence(how: Write, old: Present, tokens: MapTokens, keys: Keys, at: Tenso
 def _average(how: Write, old: Present, seen: Pixels, shot: Shot) -> Present:
     """TSDF fusion: every vertex before the far end of the band averages the distance along the optical axis.
 
-        m <- (m precision + min(depth - z, band)) / (precision + 1);  precision += 1
+    m <- (m precision + min(depth - z, band)) / (precision + 1);  precision += 1
     """
     band_m = how.sampling.band_m
     depth = shot.depth[seen.row, seen.column]

@@ -8,30 +8,40 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.mapping.frames import Pixels
-from streammem.mapping.retention import Present, Retention
-from streammem.mapping.tokens import DepthNoise, Rays, Sampling
+from streammem.mapping.retention import Present, Retention, yielded
+from streammem.mapping.tokens import Rays, Sampling
 
 
 @dataclass(frozen=True)
 class FreeSpace:
     """How strongly passing rays speak.
 
-    Raises: ConfigError for a strength below 0.
+    Raises: ConfigError for a strength below 0 or a share outside [0, 1].
     """
 
-    fast: float = 0.7
-    strength: float = 0.25  # evidence of one frame's passing rays, in that of a frame that sees the surface; 0: none
+    strength: float = 0.1  # evidence of a frame's passing rays, in that of a frame that sees the surface; 0: none
+    fast: float = 0.8  # share by which what is read at once follows them
 
     def __post_init__(self):
-        if not self.strength >= 0:
-            raise ConfigError(f"strength is {self.strength}; wanted a share from 0 on, such as 0.25")
+        if not self.strength >= 0 or not 0 <= self.fast <= 1:
+            raise ConfigError(f"{self}; wanted strength from 0 on and fast in [0, 1]")
 
 
-def clear(how: FreeSpace, sampling: Sampling, keep: Retention, old: Present, seen: Pixels, depth: Tensor, rays: Rays, top_m: float) -> Present:
+def clear(
+    how: FreeSpace,
+    sampling: Sampling,
+    keep: Retention,
+    old: Present,
+    seen: Pixels,
+    depth: Tensor,
+    rays: Rays,
+    top_m: float,
+) -> Present:
     """One-sided bias: only "closer than I say" is an error.
 
-        bound = min(top, (depth - sigma - z) * stretch * incidence)   at vertices farther than the band before the surface
-        e = min(0, m - bound);   m -= e c / (precision + c);   c = strength / (frame_noise^2 + wander^2)
+        bound = min(top, (depth - sigma - z) * stretch * incidence)   at vertices farther than the band in front
+        e = min(0, m - bound);   c = strength / frame_noise^2
+        m -= e c / (precision + c)   slow;    value -= e fast   at once
 
     Each vertex is a token of its own with a one-hot key: the ray through it is the nearest pixel's. Things that left
     disappear, and the field beside an outline is that of what is seen past it.
@@ -45,12 +55,13 @@ def clear(how: FreeSpace, sampling: Sampling, keep: Retention, old: Present, see
     hit = passed & (old.precision > 0) & (old.value < bound)
     evidence = how.strength / keep.frame_noise_m**2
     rise = torch.where(hit, evidence / (old.precision + evidence), 0)
-    fast = torch.where(hit, how.fast, 0)
+    fast = hit * (how.fast if how.strength > 0 else 0)
 
     def lifted(value: Tensor, share: Tensor) -> Tensor:
         return value + share * (bound - value).clamp(min=0)
 
-    slow, value = lifted(old.slow, rise), lifted(old.value, torch.maximum(rise, fast))
+    value = lifted(old.value, torch.maximum(rise, fast))
+    slow = torch.where(hit, yielded(keep, lifted(old.slow, rise), value), old.slow)
     return Present(slow, old.precision, value, old.left, old.touched | hit)
 
 

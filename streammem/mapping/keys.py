@@ -64,7 +64,7 @@ class Lattice:
         return Keys(_outer(cell, torch.add), _outer(vertex, torch.add), _outer(weight, torch.mul))
 
     def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Low vertex [3, P] int64 of the cube around each point [P, 3], and where in the cube it is, [3, P] in [0, 1)."""
+        """Low vertex [3, P] int64 of the cube around each point [P, 3], and its place there, [3, P] in [0, 1)."""
         scaled = points.mT.contiguous() / self.voxel_size_m
         low = scaled.floor()
         return low.long(), scaled - low

@@ -19,7 +19,17 @@ from streammem.mapping.mesh import Blocks, Mesh, Points
 from streammem.mapping.odometry import Reading
 from streammem.mapping.raycast import Cast, View, raycast
 from streammem.mapping.read import Field, gradient, read
-from streammem.mapping.readout import BLIND, GIVEN, NONFINITE, REASONS, UNPOSED, UNUSABLE, MapHealth, MapReadout, healthy
+from streammem.mapping.readout import (
+    BLIND,
+    GIVEN,
+    NONFINITE,
+    REASONS,
+    UNPOSED,
+    UNUSABLE,
+    MapHealth,
+    MapReadout,
+    healthy,
+)
 from streammem.mapping.residency import Host
 from streammem.mapping.retention import present
 from streammem.mapping.state import MapState, blocks_within, empty
@@ -52,7 +62,9 @@ class MapSettings:
         lattice = Lattice(self.voxel_size_m, self.window_blocks)
         reach_m = self.max_depth_m * 1.5 + self.write.sampling.band_m
         if not 0 < self.near_m < self.max_depth_m:
-            raise ConfigError(f"near_m is {self.near_m} and max_depth_m {self.max_depth_m}; wanted 0 < near_m < max_depth_m")
+            raise ConfigError(
+                f"near_m is {self.near_m} and max_depth_m {self.max_depth_m}; wanted 0 < near_m < max_depth_m"
+            )
         if reach_m > lattice.block_size_m * (self.window_blocks / 2 - 2):
             raise ConfigError(
                 f"max_depth_m {self.max_depth_m} does not fit a window of {self.window_blocks} blocks of "
@@ -135,15 +147,18 @@ class Mapper:
         return self._propose(shot, readout)[1]
 
     @torch.no_grad()
-    def raycast(self, camera: Camera) -> View:
-        """What a camera would see of the map now: depth, normal, colour and variance.
+    def raycast(self, camera: Camera, time_s: float | None = None) -> View:
+        """What a camera would see of the map, now or as of another time: depth, normal, colour and variance.
+
+        time_s: on the clock of the frames; None is the time of the newest. Recorded poses wander, and with them the
+        surfaces: what was seen near that time is read where it was then, all else at its average.
 
         Shapes: as `raycast.View`. Units: metres, and 1 for colours in [0, 1].
         Raises: nothing; pixels without a surface have depth 0 and variance inf.
         """
         pose = camera.world_from_camera.to(self.device, torch.float32)
         intrinsics = camera.intrinsics.to(self.device, torch.float32)
-        return raycast(self._field(), intrinsics, pose, camera.height, camera.width, self.settings.cast)
+        return raycast(self._field(time_s), intrinsics, pose, camera.height, camera.width, self.settings.cast)
 
     @torch.no_grad()
     def sdf(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,7 +216,9 @@ class Mapper:
 
     def state_tree(self) -> dict[str, Tensor]:
         """Everything that `load` needs, by name, as tensors; rows of empty slots are left out."""
-        return saved.portable(self._lattice, self._state, self._host, self._health, self._track, self._rows, self._posed)
+        return saved.portable(
+            self._lattice, self._state, self._host, self._health, self._track, self._rows, self._posed
+        )
 
     def _adopt(self, tensors: dict[str, Tensor]) -> None:
         kept = saved.restored(tensors, self._lattice, self._state, self._host, self._health, self.settings.track)
@@ -211,7 +228,7 @@ class Mapper:
         """Refuses frames that are no camera's of this mapper's kind, by their shapes alone."""
         if frame.depth is None or frame.intrinsics is None:
             missing = "depth" if frame.depth is None else "intrinsics"
-            raise ShapeError(f"the frame has no {missing}; a map is learnt from depth, wanted depth [1, h, w] and intrinsics [1, 3, 3]")
+            raise ShapeError(f"the frame has no {missing}; a map wants depth [1, h, w] and intrinsics [1, 3, 3]")
         size = shapes.check(frame.depth, "1 h w", "depth")
         shapes.check(frame.image, "1 3 h w", "image", **size)
         shapes.check(frame.intrinsics, "1 3 3", "intrinsics")
@@ -219,12 +236,18 @@ class Mapper:
             shapes.check(frame.world_from_camera, "1 4 4", "world_from_camera")
         for name in ("time_s", "valid", "reset"):
             shapes.check(getattr(frame, name), "1", name)
-        if self._track is not None and self.settings.track.size(*size_of(frame)) != tuple(self._track.last.depth.shape[1:]):
-            raise ShapeError(f"depth is {list(frame.depth.shape)}, unlike the frames before; wanted one size for a stream, or a new Mapper")
+        if self._track is not None and self.settings.track.size(*size_of(frame)) != tuple(
+            self._track.last.depth.shape[1:]
+        ):
+            raise ShapeError(
+                f"depth is {list(frame.depth.shape)}, unlike the frames before; wanted one size a stream, or a new Mapper"
+            )
 
     def _look(self, frame: Frame) -> tuple[Shot, TrackState | None, MapReadout]:
         """The frame with its pose, given or found; the tracker's state after it; and what is known so far."""
-        depth = known_depth(frame.depth[0].to(self.device, torch.float32), self.settings.near_m, self.settings.max_depth_m)
+        depth = known_depth(
+            frame.depth[0].to(self.device, torch.float32), self.settings.near_m, self.settings.max_depth_m
+        )
         track, blind = self._track, ~(depth > 0).any()
         usable = frame.valid[0].to(self.device) & ~blind
         if _brings_pose(frame):
@@ -263,9 +286,10 @@ class Mapper:
         live = self._state.live.nonzero()
         return min((int(live[-1]) // 256 + 1) * 256 if len(live) else 256, self._blocks)
 
-    def _field(self) -> Field:
-        how = self.settings
-        now = table(self._lattice, how.write.retention, self._state, self._state.now_s, self._slots)
+    def _field(self, time_s: float | None = None) -> Field:
+        how, state = self.settings, self._state
+        now_s = state.now_s if time_s is None else (time_s - state.start_s).float()
+        now = table(self._lattice, how.write.retention, state, now_s, self._slots)
         return Field(self._lattice, now, how.write.known_precision, how.known_share, how.max_depth_m * 1.1)
 
     def _reading(self) -> Callable[[Tensor], Reading]:
@@ -284,7 +308,10 @@ class Mapper:
         live = self._state.live
         rows = [getattr(self._state, name)[live].cpu() for name in names]
         if self._host.rows:
-            away = [torch.tensor(list(self._host.rows), dtype=torch.int32), *map(torch.stack, zip(*self._host.rows.values()))]
+            away = [
+                torch.tensor(list(self._host.rows), dtype=torch.int32),
+                *map(torch.stack, zip(*self._host.rows.values())),
+            ]
             rows = [torch.cat(pair) for pair in zip(rows, away)]
         block, field, wander, colour, seen_s = rows
         now = present(self.settings.write.retention, field, wander, seen_s, self._state.now_s.cpu())

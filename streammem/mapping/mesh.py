@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from streammem.export import triangles
-from streammem.mapping.keys import BLOCK, SIDE, Lattice
+from streammem.mapping.keys import SIDE, Lattice
 
 
 class Mesh(NamedTuple):

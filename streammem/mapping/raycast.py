@@ -123,7 +123,8 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     there = read(field, rays.at(guess))
     slope = gradient(field, there)
     move = -there.distance / (slope * rays.direction).sum(-1).clamp(max=-0.15)
-    fine = smooth & there.known & (move.abs() * rays.norm < voxel)
+    alone = smooth | (low > guess - 4 * voxel)  # nothing nearer beside it, that might hide it
+    fine = alone & there.known & (move.abs() * rays.norm < voxel)
     surface = _Surface(torch.where(fine, guess + move, 0), slope, there.precision)
 
     rest = ~fine & (low < INF)
@@ -159,20 +160,30 @@ def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     pinned = pin(field, rays, before, before, how.polish)
     z = torch.where(pinned < INF, pinned, after).view(1, 1, r, c)
     around = F.pad(z, (1, 1, 1, 1), mode="replicate")
-    low, high = -F.max_pool2d(-around, 3, 1), F.max_pool2d(around, 3, 1)
-    smooth = high - low < 2.5 * voxel
+    low = -F.max_pool2d(-around, 3, 1)
     high = F.max_pool2d(torch.where(around < INF, around, -INF), 3, 1)
+    inverse = 1 / z  # affine over the picture wherever the surface is a plane; 0 for none
+    smooth = F.max_pool2d(_bend(inverse) * z.square(), 3, 1, 1) < voxel
 
     def spread(a: Tensor) -> Tensor:
         return a.repeat_interleave(step, -2).repeat_interleave(step, -1)[0, 0, :height, :width].reshape(-1)
 
-    guess = F.interpolate(torch.where(z < INF, z, 0), scale_factor=step, mode="bilinear", align_corners=False)
+    guess = 1 / F.interpolate(inverse, scale_factor=step, mode="bilinear", align_corners=False).clamp(min=1e-3)
     return guess[0, 0, :height, :width].reshape(-1), spread(low), spread(high), spread(smooth)
+
+
+def _bend(a: Tensor) -> Tensor:
+    """Largest second difference of a picture [1, 1, r, c], across, down and along the diagonal."""
+    p = F.pad(a, (1, 1, 1, 1), mode="replicate")
+    across = p[..., 1:-1, 2:] + p[..., 1:-1, :-2] - 2 * a
+    down = p[..., 2:, 1:-1] + p[..., :-2, 1:-1] - 2 * a
+    twist = (p[..., 2:, 2:] + p[..., :-2, :-2] - p[..., 2:, :-2] - p[..., :-2, 2:]) / 4
+    return torch.stack([across.abs(), down.abs(), twist.abs()]).amax(0)
 
 
 def _view(field: Field, rays: Fan, surface: _Surface, height: int, width: int) -> View:
     seen, shape = surface.depth > 0, (height, width)
     normal = torch.where(seen[:, None], F.normalize(surface.slope, dim=-1), 0)
     shade = torch.where(seen[:, None], colour(field, rays.at(surface.depth)), 0)
-    variance = torch.where(seen, 1 / surface.precision, INF)
+    variance = torch.where(seen, 1 / surface.precision.clamp(min=field.known_precision), INF)
     return View(surface.depth.view(shape), normal.view(*shape, 3), shade.view(*shape, 3), variance.view(shape))

@@ -26,7 +26,7 @@ class MapReadout(NamedTuple):
 
     @property
     def status(self) -> str:
-        """"tracked", "weak", "lost" or "skipped"."""
+        """ "tracked", "weak", "lost" or "skipped"."""
         return verdict.STATUS[int(self.status_code)]
 
     @property

@@ -13,7 +13,7 @@ from streammem.errors import ConfigError
 class Retention:
     """How a vertex changes between frames.
 
-        d(t) = m + x(t),   x an Ornstein-Uhlenbeck process:  E x = 0,  sd x = wander_m,  fading by exp(-elapsed / wander_s)
+        d(t) = m + x(t),   E x = 0,  sd x = wander_m,  E x(t) x(s) = wander_m^2 exp(-|t - s| / wander_s)
 
     Recorded poses wander by a centimetre over seconds, and with them all that a frame says. The slow value m is the
     average over the wander, the fast one x is where it stands: what was just seen is read where it was just seen, what
@@ -22,15 +22,15 @@ class Retention:
     Raises: ConfigError for values that are no lengths or times.
     """
 
-    wander_m: float = 0.008
-    wander_s: float = 2.0
-    frame_noise_m: float = 0.004  # error that all tokens of a frame share at a vertex
-    shared_noise: float = 0.5  # share of the sensor's own noise that a frame's tokens at a vertex have in common
-    max_precision: float = 4e5  # what a vertex has learnt counts at most this much, 1 / m^2: old evidence gives way
+    wander_m: float = 0.012
+    wander_s: float = 0.5
+    frame_noise_m: float = 0.002  # error that all tokens of a frame share at a vertex
+    memory_frames: float = 200.0  # the average counts as so many frames at most: old evidence gives way
+    yielding: float = 0.05  # share by which the average follows, where the surface is farther off than it wanders
 
     def __post_init__(self):
-        if self.wander_m < 0 or not self.wander_s > 0 or self.frame_noise_m < 0 or not self.max_precision > 0:
-            raise ConfigError(f"{self}; wanted lengths from 0 on, and a time and a precision above 0")
+        if self.wander_m < 0 or not self.wander_s > 0 or self.frame_noise_m < 0 or not self.memory_frames > 0:
+            raise ConfigError(f"{self}; wanted lengths from 0 on, and a time and a number of frames above 0")
 
 
 class Present(NamedTuple):
@@ -46,9 +46,11 @@ class Present(NamedTuple):
 def present(how: Retention, field: Tensor, wander: Tensor, seen_s: Tensor, now_s: Tensor) -> Present:
     """Vertices as time has left them.
 
-        left = exp(-(now - seen) / wander_s);   value = m + left x
+        left = exp(-|now - seen| / wander_s);   value = m + left x
+
+    `now` may lie in the past: the wander then and when last seen have the same correlation either way.
     """
-    left = torch.exp((seen_s - now_s).clamp(max=0) / how.wander_s)
+    left = torch.exp(-(seen_s - now_s).abs() / how.wander_s)
     slow, precision = field.unbind(-1)
     return Present(slow, precision, slow + left * wander, left, torch.zeros_like(slow, dtype=torch.bool))
 
@@ -60,33 +62,42 @@ class Evidence(NamedTuple):
     weight: Tensor  # sum of key * confidence, 1 / m^2
 
 
-def learn(how: Retention, old: Present, seen: Evidence, sigma_m: Tensor, band_m: float) -> Present:
+def learn(how: Retention, old: Present, seen: Evidence, top_m: float) -> Present:
     """Diagonal least squares on the slow value, an exact filter's gain on the fast one.
 
-        e = error / weight;   R = 1 / weight + (shared_noise sigma)^2 + frame_noise^2
-        precision += 1 / (R + wander^2);   m += ((value - e) - m) / (R + wander^2) / precision
+        e = error / weight;   R = 1 / weight + frame_noise^2
+        precision += 1 / R;   m += ((value - e) - m) / R / precision
         Q = wander^2 (1 - left^2) + left^2 frame_noise^2 / 2, at least 1 / precision
         value -= e Q / (Q + R)
 
     Q is the variance of the value before the frame: what the wander may have become since, and what a running filter
-    keeps of the last frame's noise.
+    keeps of the last frame's noise. Distances are cut off at +-top_m.
 
-    Shapes: all [A, 512]; sigma_m the sensor's noise there.
+    Shapes: all [A, 512].
     """
     hit = seen.weight > 0
     weight = seen.weight.clamp(min=1e-12)
     error = seen.error / weight
     noise = 1 / weight + how.frame_noise_m**2
-    gain = 1 / (noise + (how.shared_noise * sigma_m).square())
-    precision = old.precision + gain
-    slow = old.slow + (old.value - error - old.slow) * gain / precision
+    precision = old.precision + 1 / noise
+    slow = old.slow + (old.value - error - old.slow) / (noise * precision)
     spread = how.wander_m**2 * (1 - old.left.square()) + old.left.square() * how.frame_noise_m**2 / 2
     spread = torch.maximum(spread, 1 / old.precision.clamp(min=1e-12))
     value = old.value - error * spread / (spread + noise)
+    slow = yielded(how, slow, value)
     return Present(
-        torch.where(hit, slow.clamp(-band_m, band_m), old.slow),
-        torch.where(hit, precision.clamp(max=how.max_precision), old.precision),
-        torch.where(hit, value.clamp(-band_m, band_m), old.value),
+        torch.where(hit, slow.clamp(-top_m, top_m), old.slow),
+        torch.where(hit, precision.clamp(max=how.memory_frames / how.frame_noise_m**2), old.precision),
+        torch.where(hit, value.clamp(-top_m, top_m), old.value),
         old.left,
         hit,
     )
+
+
+def yielded(how: Retention, slow: Tensor, value: Tensor) -> Tensor:
+    """The average where the value has left the range of the wander: then it is the surface that moved.
+
+    m += yielding (x - clip(x, -3 wander, 3 wander)),   x = value - m
+    """
+    wander = value - slow
+    return slow + how.yielding * (wander - wander.clamp(-3 * how.wander_m, 3 * how.wander_m))

@@ -47,7 +47,9 @@ def restored(
         block = named["resident.block"].to(device)
         slot = torch.arange(len(block), device=device)
         if len(block) >= len(state.live):
-            raise CheckpointError(f"the file holds {len(block)} resident blocks; wanted at most {len(state.live) - 1}: raise max_bytes")
+            raise CheckpointError(
+                f"the file holds {len(block)} resident blocks; wanted at most {len(state.live) - 1}: raise max_bytes"
+            )
         state.block[slot] = block
         for name in ROWS:
             getattr(state, name)[slot] = named[f"resident.{name}"].to(device)
@@ -63,12 +65,17 @@ def restored(
         track = None
         if "track.size" in named:
             like = tracker.init(*named["track.size"].tolist(), device=device)
-            parts = {name.removeprefix("track."): part.to(device) for name, part in named.items() if name.startswith("track.")}
+            parts = {
+                name.removeprefix("track."): part.to(device)
+                for name, part in named.items()
+                if name.startswith("track.")
+            }
             parts.pop("size")
             track = tree.from_dict(like, parts)
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"the file's tensors are not a map's: {error}; wanted a file that Mapper.save wrote") from error
+        raise CheckpointError(
+            f"the file's tensors are not a map's: {error}; wanted a file that Mapper.save wrote"
+        ) from error
     return state, health, track, rows, bool(posed)
-

@@ -55,7 +55,7 @@ def blocks_within(max_bytes: int, lattice: Lattice) -> int:
     blocks = (max_bytes - fixed) // one
     if blocks < 64:
         raise ConfigError(
-            f"max_bytes is {max_bytes}; wanted at least {fixed + 64 * one} for a directory of {lattice.window_blocks}^3 "
+            f"max_bytes is {max_bytes}; wanted at least {fixed + 64 * one} for {lattice.window_blocks}^3 directory "
             f"cells ({lattice.cells * 4} bytes) and 64 blocks of {one} bytes"
         )
     return blocks

@@ -1,11 +1,11 @@
-"""The map at one moment, laid out for reading: time applied, and each block with the first vertices of the next ones."""
+"""The map at one moment, laid out for reading: time applied, each block with its neighbours' first vertices."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from streammem.mapping.keys import BLOCK, SIDE, Lattice
+from streammem.mapping.keys import SIDE, Lattice
 from streammem.mapping.retention import Retention, present
 from streammem.mapping.state import MapState
 

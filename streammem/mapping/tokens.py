@@ -41,15 +41,13 @@ class Sampling:
     stride_px: int = 3  # every so many pixels both ways; the start moves, so that every pixel has its turn
     samples: int = 6  # on each ray, spread over the band
     band_m: float = 0.06  # half width of the band around the surface
-    edge: float = 0.04  # neighbours farther apart than this share of their depth are on either side of an edge
+    steepest: float = 12.0  # tangent between a surface and the image plane, from which on it is taken for an edge
     min_incidence: float = 0.15  # cosine below which a surface counts as seen at this cosine
     noise: DepthNoise = field(default_factory=DepthNoise)
 
     def __post_init__(self):
         if self.stride_px < 1 or self.samples < 2 or not self.band_m > 0 or not 0 < self.min_incidence <= 1:
-            raise ConfigError(
-                f"{self}; wanted stride_px >= 1, samples >= 2, band_m > 0 and min_incidence in (0, 1]"
-            )
+            raise ConfigError(f"{self}; wanted stride_px >= 1, samples >= 2, band_m > 0 and min_incidence in (0, 1]")
 
 
 class Rays(NamedTuple):
@@ -90,22 +88,22 @@ def rays_of(shot: Shot, how: Sampling, turn: Tensor) -> Rays:
     def at(dy: int, dx: int) -> Tensor:
         return shot.depth[(row + dy).clamp(0, h - 1)[:, None], (column + dx).clamp(0, w - 1)].reshape(-1)
 
-    z = at(0, 0)
-    du, level_u = _slope(z, at(0, -REACH_PX), at(0, REACH_PX), how.edge)
-    dv, level_v = _slope(z, at(-REACH_PX, 0), at(REACH_PX, 0), how.edge)
-    K = shot.intrinsics
+    z, K = at(0, 0), shot.intrinsics
+    du, level_u = _slope(z, at(0, -REACH_PX), at(0, REACH_PX), how.steepest * REACH_PX / K[0, 0])
+    dv, level_v = _slope(z, at(-REACH_PX, 0), at(REACH_PX, 0), how.steepest * REACH_PX / K[1, 1])
     x = ((column - K[0, 2]) / K[0, 0]).expand(len(row), -1).reshape(-1)
     y = ((row - K[1, 2]) / K[1, 1])[:, None].expand(-1, len(column)).reshape(-1)
     incidence = _incidence(z, du * K[0, 0] / REACH_PX, dv * K[1, 1] / REACH_PX, x, y).clamp(min=how.min_incidence)
     colour = shot.image[:, row[:, None], column].reshape(3, -1).mT * 0.5 + 0.5
     usable = (z > 0) & level_u & level_v & shot.trusted
-    return Rays(torch.stack([x, y, torch.ones_like(x)], -1), z, incidence, colour, usable, phase,
-                (len(row), len(column)))
+    return Rays(
+        torch.stack([x, y, torch.ones_like(x)], -1), z, incidence, colour, usable, phase, (len(row), len(column))
+    )
 
 
-def _slope(z: Tensor, before: Tensor, after: Tensor, edge: float) -> tuple[Tensor, Tensor]:
-    """Change of depth over REACH_PX pixels, and whether it is a surface's: the mean of both sides, or the flatter one."""
-    limit, inf = edge * z, float("inf")
+def _slope(z: Tensor, before: Tensor, after: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Change of depth over REACH_PX pixels, and whether a surface has it: of both sides, or the flatter."""
+    limit, inf = share * z, float("inf")
     back = torch.where(before > 0, z - before, inf)
     ahead = torch.where(after > 0, after - z, inf)
     both = (back.abs() < limit) & (ahead.abs() < limit)
