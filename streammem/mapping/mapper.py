@@ -240,7 +240,7 @@ class Mapper:
             self._track.last.depth.shape[1:]
         ):
             raise ShapeError(
-                f"depth is {list(frame.depth.shape)}, unlike the frames before; wanted one size a stream, or a new Mapper"
+                f"depth is {list(frame.depth.shape)}, unlike the frames before; wanted one size a stream"
             )
 
     def _look(self, frame: Frame) -> tuple[Shot, TrackState | None, MapReadout]:
