@@ -27,6 +27,7 @@ from streammem.memory.wrappers import Repeat, TokenByToken, Window
 from streammem.rules import RULES
 from streammem.rules.deltaformer import Exp, Linear
 from streammem.rules.kalman import Steady, Surprise
+from streammem.rules.kalman_bank import Member
 from streammem.rules.log_linear import LevelWeights
 from streammem.types import Gates, Tokens
 
@@ -148,6 +149,7 @@ class Case:
 
 
 SURPRISE = Surprise(leak=0.9, threshold=0.3, boost=0.2, cap=2.0, slack=0.1)
+BANK = (Member(0.01, starts_over=True), Member(0.3), Member(0.001, 0.01))
 
 CASES = [
     Case("frozen", RULES["frozen"](), matrix, ref.frozen, learns=False),
@@ -317,6 +319,13 @@ CASES = [
         deep.deltaformer(deep.exponential(0.5), 10, normalised=True),
     ),
     Case("continuum", RULES["continuum"](periods=(1, 4)), chained, deep.continuum((1, 4)), ages=True),
+    Case(
+        "kalman_bank",
+        RULES["kalman_bank"](BANK, 3.0, 0.9, 20.0, 10.0, SURPRISE),
+        matrix,
+        deep.kalman_bank(BANK, 3.0, 0.9, 20.0, 10.0, (0.9, 0.3, 0.2, 2.0, 0.1)),
+        ages=True,
+    ),
 ]
 
 

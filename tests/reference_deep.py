@@ -295,3 +295,50 @@ def continuum(periods):
         return np.stack(outs)
 
     return run
+
+
+def kalman_bank(members, degrees, forget, window, prior, surprise):
+    """A textbook filter for each member, (drift, turn, starts over); tokens of a frame at once."""
+    leak, threshold, boost, cap, slack = surprise
+
+    def run(m0, frames):
+        n, width = m0.shape
+        states = [
+            [
+                np.concatenate([m0, np.zeros((n, width))]),
+                np.diag([prior] * n + [1e-4 * prior * (turn > 0)] * n),
+                1.0,
+                0.0,
+                0.0,
+            ]
+            for _, turn, _ in members
+        ]
+        tokens, outs = 0.0, []
+        for query, k, v, lr, a, _ in frames:
+            move = np.eye(2 * n)
+            move[:n] *= a
+            move[:n, n:] = a * np.eye(n)
+            tokens = (1 - 1 / window) * tokens + len(k)
+            keys = np.concatenate([k, np.zeros((len(k), n))], 1)
+            for (drift, turn, resets), state in zip(members, states):
+                m, p, r, evidence, score = state
+                m, p = move @ m, move @ p @ move.T + np.diag([drift] * n + [turn] * n)
+                error = v - keys @ m
+                s = np.array([keys[i] @ p @ keys[i] + 1 / lr[i] for i in range(len(k))])
+                z = (error**2).mean(1) / (r * s)
+                score = max(0.0, leak * score + np.minimum(z, cap).mean() - 1 - slack)
+                if resets and score > threshold:
+                    p = p + boost * np.diag([1.0] * n + [0.0] * n)
+                s_now = np.array([keys[i] @ p @ keys[i] + 1 / lr[i] for i in range(len(k))])
+                weight = lr * np.minimum(1, (degrees + 1) / (degrees + (error**2).mean(1) / (r * s_now)))
+                gain = p @ keys.T @ np.linalg.inv(keys @ p @ keys.T + np.diag(1 / weight))
+                log = -0.5 * width * np.log(r * s) - 0.5 * (degrees + width) * np.log(1 + width * z / degrees)
+                change = (np.minimum(z, 2.25) / 0.7784 - 1).sum() / max(tokens, 1)
+                state[:] = m + gain @ error, p - gain @ keys @ p, r, forget * evidence + log.sum(), score
+                state[2] = r * min(max(1 + change, 0.5), 2)
+            belief = np.exp([s[3] - max(t[3] for t in states) for s in states])
+            memory = sum(b * s[0][:n] for b, s in zip(belief / belief.sum(), states))
+            outs.append(query @ memory)
+        return np.stack(outs)
+
+    return run

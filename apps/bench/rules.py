@@ -1,13 +1,28 @@
 """One step of each rule of the catalogue, in turn with the shortest torch that does the same."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from streammem import tree
-from streammem.memory.architecture import MLP, MLPWeights
-from streammem.memory.rule import Composed, Rule
+from streammem.memory.architecture import (
+    MLP,
+    Affine,
+    AffineWeights,
+    Architecture,
+    BiasedMLP,
+    BiasedMLPWeights,
+    Chain,
+    Matrix,
+    MLPWeights,
+    Residual,
+    ResidualWeights,
+    SwiGLU,
+    SwiGLUWeights,
+)
+from streammem.memory.rule import Rule
 from streammem.rules import RULES
 from streammem.types import Gates, Tokens
 
@@ -31,28 +46,62 @@ def tokens(size: Rules, dtype: torch.dtype, seed: int) -> Tokens:
     return tree.map(lambda x: x.to(dtype), Tokens(query, key, normal[2], gates))
 
 
-def weights(rule: Rule, size: Rules, dtype: torch.dtype) -> Tensor | MLPWeights:
+def made(name: str, size: Rules) -> Rule:
+    """The rule with its defaults, and with windows for frames of this size."""
+    return RULES[name](tokens=size.tokens) if name in WINDOWS else RULES[name]()
+
+
+def weights(rule: Rule, size: Rules, dtype: torch.dtype):
     """An initial memory of the kind the rule wants, on the simplex over keys: every retention gate takes that."""
     g = torch.Generator().manual_seed(9)
 
     def matrix(rows: int, columns: int) -> Tensor:
         return torch.randn(1, size.heads, rows, columns, generator=g, dtype=torch.float64).softmax(-2).to(dtype)
 
-    if isinstance(rule, Composed) and rule.memory == MLP():
-        return MLPWeights(matrix(size.key, size.key), matrix(size.key, size.value))
-    return matrix(size.key, size.value)
+    return _shaped(_memory(rule), matrix, size.key, size.value)
+
+
+def fitting(rule: Rule, size: Rules) -> Rules:
+    """The size, with values as wide as keys where the memory is a residual."""
+    return replace(size, value=size.key) if isinstance(_memory(rule), Residual) else size
+
+
+def _memory(rule: Rule) -> Architecture:
+    while hasattr(rule, "rule"):
+        rule = rule.rule
+    return getattr(rule, "memory", Matrix())
+
+
+def _shaped(memory: Architecture, matrix: Callable, key: int, value: int):
+    """Weights of a memory with hidden layers as wide as the key."""
+    match memory:
+        case Affine():
+            return AffineWeights(matrix(key, value), matrix(1, value))
+        case MLP():
+            return MLPWeights(matrix(key, key), matrix(key, value))
+        case BiasedMLP():
+            return BiasedMLPWeights(matrix(key, key), matrix(1, key), matrix(key, value), matrix(1, value))
+        case SwiGLU():
+            return SwiGLUWeights(matrix(key, key), matrix(key, key), matrix(key, value))
+        case Residual(inner, learned_norm):
+            inside = _shaped(inner, matrix, key, value)
+            return ResidualWeights(inside, matrix(1, value), matrix(1, value)) if learned_norm else inside
+        case Chain(memories):
+            return tuple(_shaped(m, matrix, key if i == 0 else value, value) for i, m in enumerate(memories))
+    return matrix(key, value)
 
 
 def fault(name: str, size: Rules) -> str | None:
     """How far the rule and the one by hand come apart in float64, in words; None where they agree."""
-    rule, by_hand = RULES[name](), BY_HAND.get(name)
+    rule, by_hand = made(name, size), BY_HAND.get(name)
+    size = fitting(rule, size)
     start = weights(rule, size, torch.float64)
     state, other = rule.init(start), None if by_hand is None else by_hand.init(start)
     for seed in range(FRAMES):
         x = tokens(size, torch.float64, seed)
         state, readout = rule.step(state, x)
-        if by_hand is None:
-            wanted = rule.read(state, x.query)
+        if by_hand is None:  # a step of its own has nothing beside it
+            wanted = rule.read(state, x.query) if type(rule).step is Rule.step else readout
         else:
             other, wanted = by_hand.step(other, x)
         apart = float((readout - wanted).abs().max())
@@ -69,10 +118,10 @@ def parity(setup: Setup) -> str | None:
 def measure(setup: Setup) -> Iterator[Measured]:
     """Step times and state bytes."""
     size = setup.workload.rules
-    x = tokens(size, torch.float32, 0)
-    for name, make in RULES.items():
-        rule, by_hand = make(), BY_HAND.get(name)
-        start = weights(rule, size, torch.float32)
+    for name in RULES:
+        rule, by_hand = made(name, size), BY_HAND.get(name)
+        fit = fitting(rule, size)
+        x, start = tokens(fit, torch.float32, 0), weights(rule, fit, torch.float32)
         state = rule.init(start)
         steps: dict[str, Callable] = {"ours": _stepping(rule, state, x)}
         if by_hand is not None:
@@ -83,6 +132,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         yield Measured(f"{name}_state", "bytes", tree.nbytes(state))
 
 
+WINDOWS = ("omega", "atlas")  # their state depends on the number of tokens of a frame
 NEEDS_GRADIENTS = ("titans", "yaad", "moneta")
 
 
