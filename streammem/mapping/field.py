@@ -86,8 +86,9 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
     room = allocate(lattice, state, keys, tokens.usable, shot.world_from_camera[:3, 3], how.most_new_blocks)
     slot = room.directory[keys.cell].long()  # [8, P]
     usable = tokens.usable & (slot >= 0).all(0)
+    slot = torch.where(usable, slot, len(state.live) - 1)
     block = state.block.index_copy(0, room.slot, room.block)
-    active = _active(lattice, state, block, torch.where(usable, slot, len(block) - 1), shot, capacity)
+    active = _active(lattice, state, block, slot, shot, capacity)
 
     start_s = torch.where(state.start_s.isnan(), shot.time_s, state.start_s)
     now_s = (shot.time_s - start_s).float()
@@ -99,7 +100,7 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
     colour = state.colour[active.slot].where(~fresh[..., None], 0)
     old = present(how.retention, old_field, wander, seen_s, now_s)
 
-    at = active.local[torch.where(usable, slot, len(block) - 1)] * BLOCK + keys.vertex
+    at = active.local[slot] * BLOCK + keys.vertex
     seen = pixels(
         lattice.vertices(block[active.slot]).view(-1, 3), shot.intrinsics, shot.world_from_camera, *shot.depth.shape
     )
@@ -112,7 +113,7 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
     colour = _colour(how, colour, rays, keys, at, gate * rays.usable)
     new_field = torch.stack([new.slow, new.precision], -1)
     new_wander = torch.where(new.touched, new.value - new.slow, wander)
-    finite = new_field.isfinite().all() & new_wander.isfinite().all() & colour.isfinite().all()
+    finite = (new_field.sum() + new_wander.sum() + colour.sum()).isfinite()  # a sum keeps every NaN and Inf
     return MapUpdate(
         kept=shot.trusted & finite,
         cell=room.cell,
@@ -224,21 +225,23 @@ def _average(how: Write, old: Present, seen: Pixels, shot: Shot) -> Present:
 
 
 def _colour(how: Write, colour: Tensor, rays: Rays, keys: Keys, at: Tensor, weight: Tensor) -> Tensor:
-    """Colours of the samples nearest the surface, averaged with the last few frames' [A, 512, 4]."""
+    """Colours of the samples nearest the surface, each at its nearest vertex, averaged with the last few frames'."""
     capacity, R = len(colour), len(weight)
     middle = slice((how.sampling.samples // 2 - 1) * R, how.sampling.samples // 2 * R)
-    weight, at = keys.weight[:, middle] * weight, at[:, middle].reshape(-1)
+    at = at[:, middle].gather(0, keys.weight[:, middle].argmax(0, keepdim=True))[0]
     red, green, blue = (weight * channel for channel in rays.colour.unbind(-1))
 
     def summed(a: Tensor, b: Tensor) -> Tensor:
         sums = torch.zeros((capacity + 1) * BLOCK, dtype=torch.complex64, device=at.device)
-        return torch.view_as_real(sums.scatter_add(0, at, torch.complex(a, b).view(-1)).view(-1, BLOCK)[:capacity])
+        return torch.view_as_real(sums.scatter_add(0, at, torch.complex(a, b)).view(-1, BLOCK)[:capacity])
 
     new = torch.cat([summed(red, green), summed(blue, weight)], -1)
-    kept = colour[..., 3:] * (new[..., 3:] > 0) * COLOUR_KEPT
-    total = kept + new[..., 3:]
-    mixed = (colour[..., :3] * kept + new[..., :3]) / total.clamp(min=1e-9)
-    return torch.where(new[..., 3:] > 0, torch.cat([mixed, total], -1), colour)
+    hit, kept = new[..., 3] > 0, colour[..., 3] * COLOUR_KEPT
+    total = kept + new[..., 3]
+    share = 1 / total.clamp(min=1e-9)
+    mixed = torch.addcmul(colour * (kept * share)[..., None], new, share[..., None])
+    mixed[..., 3] = total
+    return torch.where(hit[..., None], mixed, colour)
 
 
 COLOUR_KEPT = 0.9  # share of the colours' evidence that survives a frame that looks there

@@ -38,7 +38,7 @@ from streammem.mapping.track import Tracker, TrackState
 from streammem.types import Frame
 
 SCHEMA = 1  # of the saved state; raised when its layout changes
-LEAST_ROWS = 512
+LEAST_ROWS = 512  # that a step has room for: more than it wants, for they are worked through whether used or not
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Mapper:
         self._track, self._posed = track, self._posed or _brings_pose(frame)
         self._health = _counted(self._health, readout, update, self._rows)
         wanted = int(update.rows)
-        if wanted > self._rows * 3 // 4 or wanted < self._rows // 4:
-            self._rows = min(max(LEAST_ROWS, 2 ** (wanted * 3 // 2).bit_length()), self._blocks)
+        if not 0.65 * self._rows < wanted < 0.95 * self._rows:
+            self._rows = min(max(LEAST_ROWS, (wanted * 6 // 5 // 128 + 1) * 128), self._blocks)
         return readout
 
     @torch.no_grad()
