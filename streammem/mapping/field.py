@@ -18,7 +18,7 @@ from streammem.mapping.gate import Gate, confidence
 from streammem.mapping.keys import BLOCK, Keys, Lattice
 from streammem.mapping.residency import allocate
 from streammem.mapping.retention import Evidence, Present, Retention, learn, present
-from streammem.mapping.state import MapState
+from streammem.mapping.state import ROWS, MapState
 from streammem.mapping.tokens import MapTokens, Rays, Sampling, rays_of, tokens_of
 
 
@@ -143,7 +143,7 @@ def commit_(state: MapState, update: MapUpdate) -> None:
     state.block[new_slot] = update.new_block
     state.live[new_slot] = True
     state.live[spare] = False
-    for name in ("field", "wander", "colour", "seen_s"):
+    for name in ROWS:
         rows = getattr(state, name)
         rows[slot] = getattr(update, name)
         rows[spare] = 0

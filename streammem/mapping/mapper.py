@@ -32,7 +32,7 @@ from streammem.mapping.readout import (
 )
 from streammem.mapping.residency import Host
 from streammem.mapping.retention import present
-from streammem.mapping.state import MapState, blocks_within, empty
+from streammem.mapping.state import ROWS, MapState, blocks_within, empty
 from streammem.mapping.table import table
 from streammem.mapping.track import Tracker, TrackState
 from streammem.types import Frame
@@ -113,7 +113,7 @@ class Mapper:
         self._health = healthy(self.device)
         self._track: TrackState | None = None
         reserve = min(self.settings.write.most_new_blocks, self._blocks // 4)
-        self._host = Host(self._lattice, reserve, self.settings.max_depth_m * 1.5)
+        self._host = Host(self._lattice, reserve, self.settings.max_depth_m)
         self._rows = min(LEAST_ROWS, self._blocks)
         self._posed = False
 
@@ -129,7 +129,7 @@ class Mapper:
         if bool(frame.reset):
             self.reset()
         shot, track, readout = self._look(frame)
-        self._host.settle(self._state, shot.world_from_camera[:3, 3])
+        self._host.settle(self._state, shot.world_from_camera)
         update, readout = self._propose(shot, readout)
         commit_(self._state, update)
         self._track, self._posed = track, self._posed or _brings_pose(frame)
@@ -239,9 +239,7 @@ class Mapper:
         if self._track is not None and self.settings.track.size(*size_of(frame)) != tuple(
             self._track.last.depth.shape[1:]
         ):
-            raise ShapeError(
-                f"depth is {list(frame.depth.shape)}, unlike the frames before; wanted one size a stream"
-            )
+            raise ShapeError(f"depth is {list(frame.depth.shape)}, unlike the frames before; wanted one size a stream")
 
     def _look(self, frame: Frame) -> tuple[Shot, TrackState | None, MapReadout]:
         """The frame with its pose, given or found; the tracker's state after it; and what is known so far."""
@@ -304,7 +302,7 @@ class Mapper:
 
     def _all_blocks(self) -> Blocks:
         """Rows of the buffers and of the host, in the host's memory."""
-        names = ("block", "field", "wander", "colour", "seen_s")
+        names = ("block", *ROWS)
         live = self._state.live
         rows = [getattr(self._state, name)[live].cpu() for name in names]
         if self._host.rows:

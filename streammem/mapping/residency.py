@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from streammem.mapping.keys import Keys, Lattice
-from streammem.mapping.state import MapState
+from streammem.mapping.state import ROWS, MapState
+
+FOCUS, REACH = 0.6, 1.2  # of the range: where the middle of the view is, and how far from it anything may be
 
 
 class Allocation(NamedTuple):
@@ -49,61 +51,70 @@ class Moved(NamedTuple):
 class Host:
     """Blocks that are not resident, by their coordinates, in the host's memory.
 
-    The buffers are fixed and nothing is forgotten by moving: rows leave when slots run short or the camera is half a
-    window away, and come back, bit for bit, when the camera is near them.
+    The buffers are fixed and nothing is forgotten by moving: rows leave when slots run short, those farthest from what
+    the camera looks at first, or when the camera is half a window away; and come back, bit for bit, before a frame that
+    may see them.
     """
 
-    def __init__(self, lattice: Lattice, reserve: int, reach_m: float):
-        self._lattice, self._reserve, self._reach_m = lattice, reserve, reach_m
+    def __init__(self, lattice: Lattice, reserve: int, range_m: float):
+        self._lattice, self._reserve, self._range_m = lattice, reserve, range_m
         self.rows: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
         self.moved = Moved(0, 0)
 
-    def settle(self, state: MapState, camera: Tensor) -> None:
-        """Makes room for a frame seen from `camera` [3] and brings back what it may see; looks at the device."""
-        self._leave(state, camera)
+    def settle(self, state: MapState, world_from_camera: Tensor) -> None:
+        """Makes room for a frame of this pose [4, 4] and brings back what it may see; looks at the device."""
+        self._leave(state, world_from_camera)
         if self.rows:
-            self._return(state, camera)
+            self._return(state, world_from_camera)
 
-    def _distance_m(self, block: Tensor, camera: Tensor) -> Tensor:
-        """Largest coordinate difference [M] between block centres and the camera."""
-        return ((block + 0.5) * self._lattice.block_size_m - camera).abs().amax(-1)
+    def _apart_m(self, block: Tensor, world_from_camera: Tensor) -> Tensor:
+        """Distance [M] of blocks from the middle of what the camera may see."""
+        focus = world_from_camera[:3, 3] + FOCUS * self._range_m * world_from_camera[:3, 2]
+        return ((block + 0.5) * self._lattice.block_size_m - focus).norm(dim=-1)
 
-    def _leave(self, state: MapState, camera: Tensor) -> None:
+    def _leave(self, state: MapState, world_from_camera: Tensor) -> None:
         slot = state.live.nonzero()[:, 0]
-        distance = self._distance_m(state.block[slot], camera)
-        edge_m = (self._lattice.window_blocks / 2 - 1) * self._lattice.block_size_m
+        block = state.block[slot]
+        half_m = (self._lattice.window_blocks / 2 - 1) * self._lattice.block_size_m
+        centre = (block + 0.5) * self._lattice.block_size_m
+        outside = (centre - world_from_camera[:3, 3]).abs().amax(-1) > half_m
+        self.evict(state, slot[outside])
+        slot, apart = slot[~outside], self._apart_m(block[~outside], world_from_camera)
         short = self._reserve - (len(state.live) - 1 - len(slot))
-        order = distance.argsort(descending=True, stable=True)
-        count = max(int((distance > edge_m).sum()), min(short, int((distance > self._reach_m).sum())), 0)
-        self.evict(state, slot[order[:count]])
+        if short > 0:
+            self.evict(state, slot[apart.argsort(descending=True, stable=True)[:short]])
 
     def evict(self, state: MapState, slot: Tensor) -> None:
         """Moves the blocks of slots [M] to the host."""
         if not len(slot):
             return
-        rows = [getattr(state, name)[slot].cpu() for name in ("field", "wander", "colour", "seen_s")]
+        rows = [getattr(state, name)[slot].cpu() for name in ROWS]
         for i, key in enumerate(map(tuple, state.block[slot].tolist())):
-            self.rows[key] = tuple(row[i].clone() for row in rows)
+            row = tuple(part[i].clone() for part in rows)
+            self.rows[key] = _surer(row, self.rows[key]) if key in self.rows else row
         state.directory[self._lattice.cell_of_block(state.block[slot])] = -1
         state.live[slot] = False
         self.moved = self.moved._replace(evicted=self.moved.evicted + len(slot))
 
-    def _return(self, state: MapState, camera: Tensor) -> None:
+    def _return(self, state: MapState, world_from_camera: Tensor) -> None:
         block = torch.tensor(sorted(self.rows), dtype=torch.int32)
-        distance = self._distance_m(block, camera.cpu())
-        near = distance <= self._reach_m
-        block = block[near][distance[near].argsort(stable=True)].to(state.block.device)
+        apart = self._apart_m(block, world_from_camera.cpu())
+        near = apart <= REACH * self._range_m
+        block = block[near][apart[near].argsort(stable=True)].to(state.block.device)
         free = (~state.live[:-1]).nonzero()[:, 0]
-        room = max(len(free) - self._reserve, 0)
-        cell = self._lattice.cell_of_block(block)
-        block = block[state.directory[cell] < 0][:room]
-        slot = free[: len(block)]
-        back = [self.rows.pop(tuple(key)) for key in block.tolist()]
-        if not back:
+        block = block[state.directory[self._lattice.cell_of_block(block)] < 0][: max(len(free) - self._reserve, 0)]
+        if not len(block):
             return
-        for name, row in zip(("field", "wander", "colour", "seen_s"), zip(*back)):
-            getattr(state, name)[slot] = torch.stack(row).to(slot.device)
+        slot = free[: len(block)]
+        for name, parts in zip(ROWS, zip(*(self.rows.pop(tuple(key)) for key in block.tolist()))):
+            getattr(state, name)[slot] = torch.stack(parts).to(slot.device)
         state.block[slot] = block
         state.live[slot] = True
         state.directory[self._lattice.cell_of_block(block)] = slot.int()
         self.moved = self.moved._replace(returned=self.moved.returned + len(block))
+
+
+def _surer(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Two memories of one block, made while no slot was free for the first: at each vertex the one that knows more."""
+    mine = a[0][:, 1] >= b[0][:, 1]
+    return tuple(torch.where(mine.view(-1, *[1] * (x.ndim - 1)), x, y) for x, y in zip(a, b))

@@ -8,10 +8,9 @@ from streammem.errors import CheckpointError
 from streammem.mapping.keys import Lattice
 from streammem.mapping.readout import MapHealth
 from streammem.mapping.residency import Host, Moved
-from streammem.mapping.state import MapState
+from streammem.mapping.state import ROWS, MapState
 from streammem.mapping.track import Tracker, TrackState
 
-ROWS = ("field", "wander", "colour", "seen_s")  # of a slot, besides its block's coordinates
 SCALARS = ("start_s", "now_s", "frames")
 
 

@@ -25,7 +25,7 @@ class MapState(NamedTuple):
     frames: Tensor  # [] int64, frames written
 
 
-ROWS = ("block", "field", "wander", "colour", "seen_s")  # what belongs to a slot
+ROWS = ("field", "wander", "colour", "seen_s")  # what a slot holds, besides its block's coordinates
 
 
 def empty(lattice: Lattice, blocks: int, device="cpu") -> MapState:
