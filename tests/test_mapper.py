@@ -1,4 +1,4 @@
-"""The mapper as its users meet it: bad input, peeking, snapshots, files, a memory that is full, poses that are missing."""
+"""The mapper as its users meet it: bad input, peeking, snapshots, files, a full memory, missing poses."""
 
 from collections import Counter
 from dataclasses import replace
@@ -127,9 +127,8 @@ def test_memory_is_fixed_and_what_leaves_comes_back(source):
     """A map with room for a part of the room: blocks go to the host and return to the bit, and nothing is refused."""
     small = MapSettings(
         voxel_size_m=0.05,
-        max_depth_m=2.0,
-        max_bytes=5 * 2**19,
-        window_blocks=32,
+        max_bytes=7 * 2**19,
+        window_blocks=64,
         write=Write(Sampling(band_m=0.12, stride_px=2), most_new_blocks=64),
     )
     mapper, sizes = Mapper(small), set()
