@@ -62,27 +62,30 @@ class Host:
         self.moved = Moved(0, 0)
 
     def settle(self, state: MapState, world_from_camera: Tensor) -> None:
-        """Makes room for a frame of this pose [4, 4] and brings back what it may see; looks at the device."""
-        self._leave(state, world_from_camera)
-        if self.rows:
-            self._return(state, world_from_camera)
+        """Makes room for a frame of this pose [4, 4] and brings back what it may see; looks at the device.
+
+        Of the blocks that are resident or that the frame may see, those nearest to what it looks at stay or come.
+        """
+        slot = state.live.nonzero()[:, 0]
+        half_m = (self._lattice.window_blocks / 2 - 1) * self._lattice.block_size_m
+        centre = (state.block[slot] + 0.5) * self._lattice.block_size_m
+        outside = (centre - world_from_camera[:3, 3]).abs().amax(-1) > half_m
+        self.evict(state, slot[outside])
+        slot = slot[~outside]
+        away = torch.tensor(sorted(self.rows), dtype=torch.int32, device=slot.device).view(-1, 3)
+        apart = self._apart_m(away, world_from_camera)
+        near = (apart <= REACH * self._range_m) & (state.directory[self._lattice.cell_of_block(away)] < 0)
+        away, apart = away[near], apart[near]
+        order = torch.cat([self._apart_m(state.block[slot], world_from_camera), apart]).argsort(stable=True)
+        kept = torch.zeros(len(order), dtype=torch.bool, device=slot.device)
+        kept[order[: len(state.live) - 1 - self._reserve]] = True
+        self.evict(state, slot[~kept[: len(slot)]])
+        self._return(state, away[kept[len(slot) :]])
 
     def _apart_m(self, block: Tensor, world_from_camera: Tensor) -> Tensor:
         """Distance [M] of blocks from the middle of what the camera may see."""
         focus = world_from_camera[:3, 3] + FOCUS * self._range_m * world_from_camera[:3, 2]
         return ((block + 0.5) * self._lattice.block_size_m - focus).norm(dim=-1)
-
-    def _leave(self, state: MapState, world_from_camera: Tensor) -> None:
-        slot = state.live.nonzero()[:, 0]
-        block = state.block[slot]
-        half_m = (self._lattice.window_blocks / 2 - 1) * self._lattice.block_size_m
-        centre = (block + 0.5) * self._lattice.block_size_m
-        outside = (centre - world_from_camera[:3, 3]).abs().amax(-1) > half_m
-        self.evict(state, slot[outside])
-        slot, apart = slot[~outside], self._apart_m(block[~outside], world_from_camera)
-        short = self._reserve - (len(state.live) - 1 - len(slot))
-        if short > 0:
-            self.evict(state, slot[apart.argsort(descending=True, stable=True)[:short]])
 
     def evict(self, state: MapState, slot: Tensor) -> None:
         """Moves the blocks of slots [M] to the host."""
@@ -96,16 +99,10 @@ class Host:
         state.live[slot] = False
         self.moved = self.moved._replace(evicted=self.moved.evicted + len(slot))
 
-    def _return(self, state: MapState, world_from_camera: Tensor) -> None:
-        block = torch.tensor(sorted(self.rows), dtype=torch.int32)
-        apart = self._apart_m(block, world_from_camera.cpu())
-        near = apart <= REACH * self._range_m
-        block = block[near][apart[near].argsort(stable=True)].to(state.block.device)
-        free = (~state.live[:-1]).nonzero()[:, 0]
-        block = block[state.directory[self._lattice.cell_of_block(block)] < 0][: max(len(free) - self._reserve, 0)]
+    def _return(self, state: MapState, block: Tensor) -> None:
         if not len(block):
             return
-        slot = free[: len(block)]
+        slot = (~state.live[:-1]).nonzero()[: len(block), 0]
         for name, parts in zip(ROWS, zip(*(self.rows.pop(tuple(key)) for key in block.tolist()))):
             getattr(state, name)[slot] = torch.stack(parts).to(slot.device)
         state.block[slot] = block
