@@ -12,6 +12,7 @@ from torch import Tensor
 
 from streammem.geometry import pixel_grid, scale_intrinsics
 
+REACH = 9
 EDGE = 0.03  # relative step in depth between neighbours that is an edge, not a slope
 
 
@@ -59,8 +60,9 @@ def halve(layer: Layer) -> Layer:
     return Layer(depth, intensity, scale_intrinsics(layer.intrinsics, 0.5, 0.5))
 
 
-def contrast(intensity: Tensor, reach: int = 9) -> Tensor:
+def contrast(intensity: Tensor, reach: int = None) -> Tensor:
     """Brightness less the mean of its surroundings, so that exposure does not matter. Shapes: [N, h, w]."""
+    reach = reach or REACH
     padded = F.pad(intensity[:, None], (reach // 2,) * 4, mode="replicate")
     return intensity - F.avg_pool2d(padded, reach, 1)[:, 0]
 

@@ -25,6 +25,7 @@ from streammem.types import Frame
 
 LUMA = (0.299, 0.587, 0.114)
 FINE = Weighing(spread_m=0.01, intensity=0.05, photometric=1.0)
+MIDDLE = Weighing(spread_m=0.015, intensity=0.05, photometric=0.15)
 FIT = Weighing(spread_m=0.01, intensity=0.05, photometric=1.0)
 STEPS, MAP_STEPS = 5, 3
 CORRELATED = 100.0  # neighbouring pixels err together: this many count as one
@@ -169,7 +170,8 @@ class Tracker:
             A, b, _, _ = field_equations(seen, read, T, FINE)
             return A + hold, b + offset(held, T) @ hold
 
-        T, A = align(seen, views, start[None], FINE, STEPS, prior)
+        T, _ = align(seen, views, start[None], MIDDLE, STEPS, prior)
+        T, A = align(seen, views, T, FINE, STEPS, prior)
         if read is not None:
             T, A = align(seen, views, T, FINE, MAP_STEPS, prior_and_map)
         variance = torch.cat([keys.variance[slot], keys.variance.new_full((1,), float("inf"))])
