@@ -123,8 +123,8 @@ def test_health_counts_what_happened(x):
     bad[1] = float("nan")
     stream.step(XFrame(bad, YES, NO))
     after = stream.snapshot()
-    assert torch.equal(after.inner.dual[1], before.inner.dual[1])
-    assert not torch.equal(after.inner.dual[0], before.inner.dual[0])
+    assert torch.equal(after.inner.memory.dual[1], before.inner.memory.dual[1])
+    assert not torch.equal(after.inner.memory.dual[0], before.inner.memory.dual[0])
     assert stream.health() == {"frames": [2, 1], "skipped": [1, 1], "nonfinite": [0, 1]}
 
 
@@ -151,7 +151,7 @@ def test_gradients_by_the_parameters_flow_through_a_scan(x):
 
     grads = torch.func.grad(loss)(parameters)
     assert all(g.isfinite().all() for g in grads.values())
-    assert all(grads[name].abs().sum() > 0 for name in ("qkv.weight", "gates.weight", "out.weight"))
+    assert all(grads[name].abs().sum() > 0 for name in ("qkv.weight", "rates.rate.weight", "out.weight"))
 
 
 def test_the_layer_never_looks(x):
@@ -166,8 +166,8 @@ def test_the_layer_never_looks(x):
 
 
 def test_the_layer_refuses_what_does_not_fit():
-    with pytest.raises(ConfigError, match="3 heads do not divide a width of 8"):
-        MemoryLayer(8, 3, RULES["delta"](), torch.zeros(3, 4, 4))
+    with pytest.raises(ConfigError, match="conv is -1"):
+        MemoryLayer(8, 2, RULES["delta"](), torch.zeros(2, 4, 4), conv=-1)
     with pytest.raises(ShapeError, match="H = 2"):
         MemoryLayer(8, 2, RULES["delta"](), torch.zeros(3, 4, 4))
 
