@@ -236,7 +236,8 @@ def test_memora_solves_its_proximal_problem():
     before, g, lr, a = normal(K, V).softmax(-2), normal(K, V, seed=1), 0.7, 1.3
     share = (1 / a) / (1 / a + 1 / lr)
     rule = KL()
-    dual = rule.merge(rule.retain(rule.dual(before), torch.tensor(1 - share, dtype=torch.float64)), -g / (1 / a + 1 / lr))
+    kept = torch.tensor(1 - share, dtype=torch.float64)
+    dual = rule.merge(rule.retain(rule.dual(before), kept), -g / (1 / a + 1 / lr))
     w = rule.primal(dual)
     slope = g + (w / before).log() / lr + w.log() / a
     close(slope, slope.mean(0).expand_as(slope), 1e-12)  # one multiplier a column

@@ -70,7 +70,7 @@ CANDIDATES: dict[str, list[Candidate]] = {
     "gated kalmanet": [
         Candidate(RULES["mesa"](1e-6, 0.02, "chebyshev"), retention=gamma) for gamma in (0.85, 0.9, 0.95)
     ],
-    "kdn": [Candidate(RULES["kdn"]("diag", 1e-2, 1e-2 * q, 1.0)) for q in RATIOS],
+    "kdn": [Candidate(RULES["kdn"]("diag", 1e-2, 1e-2 * q, 1.0, 1.0)) for q in RATIOS],
     "yaad, matrix": [
         Candidate(RULES["yaad"](threshold, Matrix()), lr) for threshold, lr in product((0.05, 0.15, 0.3), (0.5, 0.8))
     ],

@@ -105,4 +105,5 @@ def openings(trials: int = 2000, calm: int = 200, seed: int = 0) -> tuple[float,
     opened = torch.stack(opened)
     after = opened[calm:].double()
     first = torch.where(after.any(0), after.argmax(0) + 1, 10**6)
-    return opened[:calm].double().mean().item(), (first <= 20).double().mean().item(), first.median().item()
+    opens = opened[1:calm] & ~opened[: calm - 1]
+    return opens.double().mean().item(), (first <= 20).double().mean().item(), first.median().item()

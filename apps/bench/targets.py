@@ -142,7 +142,7 @@ def _sureness(size: Targets) -> Iterator[Measured]:
         yield Measured(f"kernel_noise_{name}", "", noise, target, "targets.md", _within(noise, target, slack * target))
     full = sureness.mean_innovation(Kalman(0.1, 0.01, 1.0, 1e3))
     yield Measured("innovation_kalman", "", full, 1.0, "truth", _within(full, 1.0, 0.05))
-    diag = sureness.mean_innovation(RULES["kdn"]("diag", 0.1, 0.01))
+    diag = sureness.mean_innovation(RULES["kdn"]("diag", 0.1, 0.01, spread=1.0))
     yield Measured("innovation_kdn, overconfident", "", diag, 1.198, "targets.md", _within(diag, 1.15, 0.15))
     s = sureness.switches(range(size.gate_seeds))
     found = {name: sureness.gating(*gate, s) for name, gate in sureness.GATED.items()}
