@@ -179,7 +179,7 @@ class Mapper:
         """Counts since the map was made or reset; waits for the device."""
         counts = {name: int(count) for name, count in self._health._asdict().items()}
         blocks = {"resident_blocks": int(self._state.live.sum()), "host_blocks": len(self._host.rows)}
-        return counts | blocks | {"evicted": self._host.moved.evicted, "returned": self._host.moved.returned}
+        return counts | blocks | self._host.moved._asdict()
 
     def snapshot(self) -> Snapshot:
         """A copy of everything, for `restore`."""

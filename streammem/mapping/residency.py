@@ -46,6 +46,7 @@ class Moved(NamedTuple):
 
     evicted: int
     returned: int
+    merged: int  # evicted onto another memory of the same block, made while the first had no slot
 
 
 class Host:
@@ -59,7 +60,7 @@ class Host:
     def __init__(self, lattice: Lattice, reserve: int, range_m: float):
         self._lattice, self._reserve, self._range_m = lattice, reserve, range_m
         self.rows: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
-        self.moved = Moved(0, 0)
+        self.moved = Moved(0, 0, 0)
 
     def settle(self, state: MapState, world_from_camera: Tensor) -> None:
         """Makes room for a frame of this pose [4, 4] and brings back what it may see; looks at the device.
@@ -92,12 +93,15 @@ class Host:
         if not len(slot):
             return
         rows = [getattr(state, name)[slot].cpu() for name in ROWS]
-        for i, key in enumerate(map(tuple, state.block[slot].tolist())):
+        keys = [tuple(key) for key in state.block[slot].tolist()]
+        merged = sum(key in self.rows for key in keys)
+        for i, key in enumerate(keys):
             row = tuple(part[i].clone() for part in rows)
             self.rows[key] = _surer(row, self.rows[key]) if key in self.rows else row
         state.directory[self._lattice.cell_of_block(state.block[slot])] = -1
         state.live[slot] = False
-        self.moved = self.moved._replace(evicted=self.moved.evicted + len(slot))
+        evicted, returned, before = self.moved
+        self.moved = Moved(evicted + len(slot), returned, before + merged)
 
     def _return(self, state: MapState, block: Tensor) -> None:
         if not len(block):
