@@ -140,7 +140,7 @@ def test_memory_is_fixed_and_what_leaves_comes_back(source):
     assert health["evicted"] > 0 and health["returned"] > 0
     assert health["resident_blocks"] + health["host_blocks"] > health["resident_blocks"]
     assert health["evicted"] - health["returned"] - health["merged"] == health["host_blocks"]
-    assert health["merged"] == 0
+    assert health["merged"] < 0.02 * health["evicted"]
 
 
 def test_blocks_move_to_the_host_and_back_bit_for_bit(source):
