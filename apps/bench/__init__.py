@@ -23,6 +23,7 @@ CASES = {  # name: (module, case in it, what it shows); a module is imported whe
     "badinput": ("badinput", "BADINPUT", "faulty frames are refused in words or counted, and leave no trace"),
     "speed": ("speed", "SPEED", "write and ray cast of one map, in turn with Open3D's"),
     "rules": ("rules", "STEPS", "one step of each memory rule, in turn with a minimal one by hand"),
+    "sequences": ("chunks", "SEQUENCES", "whole sequences of a rule in chunks, beside its steps"),
     "targets": ("targets", "TARGETS", "the rules' published and derived figures, and one setting for seven streams"),
 }
 

@@ -113,7 +113,49 @@ def yaad(w, x: Tokens):
     return w, _forward(*w, x.query)
 
 
+def gdn2(m: Tensor, x: Tokens):
+    m = x.gates.retention * m
+    m = m + x.key.mT @ (x.gates.lr * x.value - (x.gates.lr * x.key) @ m)
+    return m, x.query @ m
+
+
+def comba(m: Tensor, x: Tokens):
+    m = x.gates.retention * m
+    m = m + x.key.mT @ (x.gates.lr * (x.value - 0.9 * (x.key @ m)))
+    return m, (x.query - 0.02 * x.key) @ m
+
+
+def rwkv7(m: Tensor, x: Tokens):
+    h = torch.nn.functional.normalize(x.key, dim=-1)
+    m = x.gates.retention * m - (x.gates.lr * h).mT @ (h @ m) + (x.gates.lr * x.key).mT @ x.value
+    return m, x.query @ m
+
+
+def delta_product(m: Tensor, x: Tokens):
+    for n in range(x.key.shape[-2]):
+        k = x.key[..., n : n + 1, :]
+        m = m - k.mT @ (x.gates.lr[..., n : n + 1, :] * (k @ m - x.value[..., n : n + 1, :]))
+    return m, x.query @ m
+
+
+def gated_delta_product(m: Tensor, x: Tokens):
+    return delta_product(x.gates.retention * m, x)
+
+
+def nlms(m: Tensor, x: Tokens):
+    system = x.key @ x.key.mT + 1e-6 * torch.eye(x.key.shape[-2], dtype=m.dtype)
+    m = m + x.key.mT @ torch.linalg.solve_ex(system, x.gates.lr * (x.value - x.key @ m))[0]
+    return m, x.query @ m
+
+
 BY_HAND = {
+    "gdn2": Step(_same, gdn2),
+    "kda": Step(_same, gated_delta),
+    "comba": Step(_same, comba),
+    "rwkv7": Step(_same, rwkv7),
+    "delta_product": Step(_same, delta_product),
+    "gated_delta_product": Step(_same, gated_delta_product),
+    "nlms": Step(_same, nlms),
     "frozen": Step(_same, frozen),
     "last_frame": Step(_same, last_frame),
     "hebbian": Step(_same, hebbian),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from streammem.types import Gates, Tokens
 
 from .by_hand import BY_HAND
 from .case import Case, Setup
-from .figure import Measured, interleaved, timings
+from .figure import Measured, at_most, interleaved, timings
 from .workload import Rules
 
 AGREES = 1e-9  # of readouts in float64, over FRAMES frames
@@ -129,6 +130,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
         with torch.inference_mode(name not in NEEDS_GRADIENTS):
             times = interleaved(steps, size.repeats, warm=10)
         yield from timings(name, times["ours"], times.get("by hand", ()), "by hand" if by_hand else "")
+        if by_hand is not None:
+            overhead = median(times["ours"]) / median(times["by hand"])
+            yield Measured(f"{name}_overhead", "x", overhead, target=at_most(3, "<= 3 x by hand"))
         yield Measured(f"{name}_state", "bytes", tree.nbytes(state))
 
 

@@ -68,6 +68,8 @@ class Rules:
     value: int = 64
     tokens: int = 16
     repeats: int = 200
+    frames: int = 4096  # of a sequence, in chunks of
+    chunk: int = 64
 
 
 @dataclass(frozen=True)
