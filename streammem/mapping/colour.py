@@ -13,7 +13,8 @@ from streammem.geometry import inverse_rigid
 from streammem.mapping.odometry import Views, Weighing, compare, intensity_slopes, jacobian
 from streammem.mapping.pyramid import Cloud
 
-CORRELATED = 100.0  # neighbouring pixels err together: this many count as one
+EVERY = 3  # of the points is enough
+CORRELATED = 100.0 / EVERY  # neighbouring pixels err together: this many count as one
 RETENTION = 0.95  # of the evidence a frame: linearised at an older estimate, it is worth less
 REGISTERED, SIGMA = (1.0, 0.0), (0.03, 0.02)  # focal ratio and shift in metres, before any evidence
 LOW, HIGH = (0.8, -0.1), (1.25, 0.1)
@@ -43,6 +44,7 @@ def learn(camera: ColourCamera, cloud: Cloud, views: Views, world_from_camera: T
 
     Shapes: world_from_camera [1, 4, 4]; trust [] 1 or 0, whether the pose holds.
     """
+    cloud = Cloud(*(x[..., ::EVERY].contiguous() for x in cloud))
     T = inverse_rigid(views.world_from_ref) @ world_from_camera[:, None]
     terms, _ = compare(cloud, views, T, how)
     poses = [jacobian(cloud.point, term.gradient) for term in terms]  # [R, 6, P]
@@ -56,8 +58,13 @@ def learn(camera: ColourCamera, cloud: Cloud, views: Views, world_from_camera: T
     drop, info = torch.linalg.solve_ex(H[:6, :6] + 1e-6 * eye, torch.cat([H[:6, 6:], b[:6, None]], 1))  # [6, 3]
     L, g = H[6:, 6:] - H[6:, :6] @ drop[:, :2], b[6:] - H[6:, :6] @ drop[:, 2]
     good = (info == 0) & L.isfinite().all() & g.isfinite().all() & (trust > 0)
-    low, high, start, sigma = (camera.value.new_tensor(x).double() for x in (LOW, HIGH, REGISTERED, SIGMA))
+    low, high, start, sigma = (_row(x, b) for x in (LOW, HIGH, REGISTERED, SIGMA))
     P = torch.where(good, RETENTION * camera.information + L, camera.information)
     eta = torch.where(good, RETENTION * camera.vector + L @ camera.value.double() - g, camera.vector)
     value, _ = torch.linalg.solve_ex(P + torch.diag(sigma**-2), eta + sigma**-2 * start)
     return ColourCamera(value.clamp(low, high).to(camera.value), P, eta)
+
+
+def _row(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """Constants made where `like` is: nothing is copied from the host inside a step."""
+    return torch.stack([like.new_full((), value) for value in values])

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from streammem.geometry import inverse_rigid, orthonormalise
 from streammem.mapping.pyramid import Cloud, Reference
+from streammem.mapping.twist import exponential
 
 TUKEY = 3.6  # residuals beyond this many scales count for nothing
 STUDENT = 5.0  # degrees of freedom of the photometric residual
 NEAR_M = 0.05  # a point closer than this is behind the lens
-SERIES = 8  # terms of the exponential; 1e-11 at half a radian
 LONGEST = 0.3  # longest step, metres and radians
 
 
@@ -36,6 +36,11 @@ class Views(NamedTuple):
     row: Tensor  # [H, R] int64, which of the tables' frames
     use: Tensor  # [H, R] 1 or 0
     world_from_ref: Tensor  # [H, R, 4, 4] float64
+
+    def only(self, candidate: Tensor) -> "Views":
+        """The views of some candidates, [H'] int64."""
+        row, use, pose = (x.index_select(0, candidate) for x in (self.row, self.use, self.world_from_ref))
+        return Views(self.tables, row, use, pose)
 
 
 class Meeting(NamedTuple):
@@ -228,31 +233,6 @@ def solve(A: Tensor, b: Tensor) -> Tensor:
     x = torch.cholesky_solve(b[..., None], L)[..., 0]
     x = torch.where((info == 0)[:, None] & x.isfinite().all(-1, keepdim=True), x, 0)
     return x / (x.abs().amax(-1, keepdim=True) / LONGEST).clamp(min=1)
-
-
-def exponential(xi: Tensor) -> Tensor:
-    """exp of twists [..., 6], by its series: `geometry.se3_exp` at a tenth of the time, for steps below a radian."""
-    X = hat(xi)
-    eye = torch.eye(4, dtype=xi.dtype, device=xi.device)
-    T = eye + X / SERIES
-    for k in range(SERIES - 1, 0, -1):
-        T = eye + X @ T / k
-    return T
-
-
-def hat(xi: Tensor) -> Tensor:
-    """Twists [..., 6] as 4 x 4 matrices."""
-    x, y, z, a, b, c = xi.unbind(-1)
-    o = torch.zeros_like(x)
-    return torch.stack([o, -c, b, x, c, o, -a, y, -b, a, o, z, o, o, o, o], -1).unflatten(-1, (4, 4))
-
-
-def offset(start: Tensor, T: Tensor) -> Tensor:
-    """The motion from `start` to T in the axes of `start`, to first order in the rotation. Shapes: [..., 6]."""
-    D = inverse_rigid(start) @ T
-    R = D[..., :3, :3]
-    turn = torch.stack([R[..., 2, 1] - R[..., 1, 2], R[..., 0, 2] - R[..., 2, 0], R[..., 1, 0] - R[..., 0, 1]], -1)
-    return torch.cat([D[..., :3, 3], turn / 2], -1)
 
 
 def _index(u: Tensor, v: Tensor, h: int, w: int) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from streammem.geometry import pixel_grid, scale_intrinsics
 
-REACH = 9
 EDGE = 0.03  # relative step in depth between neighbours that is an edge, not a slope
 
 
@@ -60,9 +59,8 @@ def halve(layer: Layer) -> Layer:
     return Layer(depth, intensity, scale_intrinsics(layer.intrinsics, 0.5, 0.5))
 
 
-def contrast(intensity: Tensor, reach: int = None) -> Tensor:
+def contrast(intensity: Tensor, reach: int = 5) -> Tensor:
     """Brightness less the mean of its surroundings, so that exposure does not matter. Shapes: [N, h, w]."""
-    reach = reach or REACH
     padded = F.pad(intensity[:, None], (reach // 2,) * 4, mode="replicate")
     return intensity - F.avg_pool2d(padded, reach, 1)[:, 0]
 
@@ -82,8 +80,9 @@ def surface(layer: Layer) -> tuple[Tensor, Tensor]:
     u, v = pixel_grid(*z.shape[-2:], z)
     p = torch.stack([(u - K[:, 0, 2]) / K[:, 0, 0] * z, (v - K[:, 1, 2]) / K[:, 1, 1] * z, z], 1)
     left, right, up, down = p[..., 1:-1, :-2], p[..., 1:-1, 2:], p[..., :-2, 1:-1], p[..., 2:, 1:-1]
-    n = torch.linalg.cross(down - up, right - left, dim=1)
-    n = n / n.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    (ax, ay, az), (bx, by, bz) = (down - up).unbind(1), (right - left).unbind(1)
+    x, y, w = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+    n = torch.stack([x, y, w], 1) * (x * x + y * y + w * w).clamp(min=1e-24).rsqrt()[:, None]
     here = z[:, 1:-1, 1:-1]
     flat = here > 0
     for a, b in ((left[:, 2], right[:, 2]), (up[:, 2], down[:, 2])):

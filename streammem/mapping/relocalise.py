@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.geometry import inverse_rigid, scale_intrinsics
-from streammem.mapping.odometry import Views, Weighing, align, compare, exponential
-from streammem.mapping.pyramid import Layer, cloud, contrast, contrasted, halve, reference
+from streammem.mapping.odometry import Views, Weighing, align, compare
+from streammem.mapping.pyramid import Cloud, Layer, cloud, contrast, contrasted, halve, reference
+from streammem.mapping.twist import exponential
 
 REACH_M = 0.5  # a view this far away counts as different as ...
 REACH_RAD = 0.5  # ... a view turned by this much
@@ -19,7 +20,7 @@ WINDOW = 0.6  # share of the picture that is slid over a keyframe's
 TEMPORAL = 3  # candidates that come from the last frame
 COARSE = Weighing(spread_m=0.05, intensity=0.05, photometric=0.1, alike=0.3)
 CHOICE = Weighing(spread_m=0.02, intensity=0.05, photometric=1.0, alike=0.3)
-STEPS = 8
+STEPS, POLISH = 5, 6
 UNMET = 12.0  # cost of a point that meets no surface: about the most that one on a surface can cost
 HANDICAP = 1.5
 
@@ -142,13 +143,15 @@ def search(memory: Memory, layer: Layer, predicted: Tensor, tries: int, lost: Te
     tables = reference(contrasted(halve(stacked(keys, top, memory.last))), memory.colour)
     views = Views(tables, row, use, world_from_ref)
     seen = cloud(contrasted(halve(layer)), memory.colour, 1, sigma)
-    poses, _ = align(seen, views, starts, COARSE, STEPS)
+    few = Cloud(*(x[..., ::2].contiguous() for x in seen))
+    poses, _ = align(few, views, starts, COARSE, STEPS)
     _, fit = compare(seen, views, inverse_rigid(world_from_ref) @ poses[:, None], CHOICE)
     met = fit.compared / seen.usable.sum().clamp(min=1)
     cost = ((fit.depth_error + 2 * fit.intensity_error) * met + UNMET * (1 - met))[:, 0]
     handicap = torch.where(lost, 0, HANDICAP) * (row[:, 0] < tries)
     best = (cost + handicap).argmin().view(1)
-    return poses.index_select(0, best)[0], best[0]
+    poses, _ = align(seen, views.only(best), poses.index_select(0, best), COARSE, POLISH)
+    return poses[0], best[0]
 
 
 def _tiny(layer: Layer) -> Layer:

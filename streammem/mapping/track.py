@@ -16,19 +16,20 @@ from torch import Tensor
 from streammem.geometry import inverse_rigid
 from streammem.mapping import colour, relocalise, verdict
 from streammem.mapping.colour import ColourCamera
-from streammem.mapping.odometry import Views, Weighing, align, compare, exponential, field_equations, offset
+from streammem.mapping.odometry import Views, Weighing, align, compare, field_equations
 from streammem.mapping.pyramid import Cloud, Layer, cloud, contrasted, halve, reference
 from streammem.mapping.relocalise import Keyframes, Memory
 from streammem.mapping.tokens import DepthNoise
+from streammem.mapping.twist import exponential, offset
 from streammem.mapping.verdict import Evidence, Limits
 from streammem.types import Frame
 
 LUMA = (0.299, 0.587, 0.114)
-FINE = Weighing(spread_m=0.01, intensity=0.05, photometric=1.0)
-MIDDLE = Weighing(spread_m=0.015, intensity=0.05, photometric=0.15)
+MIDDLE = Weighing(spread_m=0.015, intensity=0.05, photometric=0.3)  # geometry leads, for its basin is wider
+FINE = Weighing(spread_m=0.005, intensity=0.05, photometric=3.0)
 FIT = Weighing(spread_m=0.01, intensity=0.05, photometric=1.0)
-STEPS, MAP_STEPS = 5, 3
-CORRELATED = 100.0  # neighbouring pixels err together: this many count as one
+STEPS, MAP_STEPS = 3, 2
+INDEPENDENT = 12  # points of a picture that err on their own: neighbours err together, and so do whole surfaces
 LOOSE = 0.2  # metres and radians: how far the prediction is trusted in directions that nothing else holds
 FASTEST = 0.5  # metres and radians: a prediction never goes farther from one frame to the next
 SAME = 1.0  # separation up to which two views show the same things
@@ -123,10 +124,9 @@ class Tracker:
         """The frame, halved; its depth 0 wherever it is of no use."""
         depth, image = frame.depth[:1], frame.image[:1]
         depth = torch.where((depth >= self.near_m) & (depth <= self.far_m) & frame.valid[:1, None, None], depth, 0)
-        weights = torch.tensor(LUMA, dtype=image.dtype, device=image.device)[:, None, None]
         times = self.halvings(image.shape[-1])
         h, w = (n * 2**times for n in self.size(*image.shape[-2:]))
-        grey = ((image * weights).sum(1) * 0.5 + 0.5).nan_to_num()
+        grey = (sum(share * image[:, c] for c, share in enumerate(LUMA)) * 0.5 + 0.5).nan_to_num()
         layer = Layer(depth[..., :h, :w], grey[..., :h, :w].to(depth), frame.intrinsics[:1].to(depth))
         for _ in range(times):
             layer = halve(layer)
@@ -147,7 +147,7 @@ class Tracker:
         status, reason = verdict.judge(evidence, self.limits)
         known = (status <= verdict.WEAK) & ~evidence.first
         pose = torch.where(known, refined.world_from_camera, state.world_from_camera)
-        new = (status <= verdict.WEAK) & (evidence.first | (refined.apart > self.new_view))
+        new = verdict.writes(status, reason) & (evidence.first | (refined.apart > self.new_view))
         said = Tracked(status, reason, pose, evidence, new, candidate)
         return remember(state, frame, layer, seen, refined, said), said
 
@@ -161,7 +161,8 @@ class Tracker:
         views = Views(tables, torch.arange(len(slot) + 1, device=slot.device)[None], use, poses)
         # a pose found from a keyframe has nothing to do with the prediction: it is held where it was found
         held = torch.where(relocalise.separation(start, predicted) < SAME, predicted, start)
-        hold = torch.eye(6, dtype=held.dtype, device=held.device) * (CORRELATED / LOOSE**2)
+        shared = seen.point.shape[-1] / INDEPENDENT  # points that count as one
+        hold = torch.eye(6, dtype=held.dtype, device=held.device) * (shared / LOOSE**2)
 
         def prior(T: Tensor) -> tuple[Tensor, Tensor]:
             return hold, offset(held, T) @ hold
@@ -190,7 +191,7 @@ class Tracker:
         known, agreeing = count * 0, count * 0
         if read is not None:
             _, _, known, agreeing = field_equations(seen, read, T, FINE)
-        covariance, info = torch.linalg.inv_ex(refined.system / CORRELATED)
+        covariance, info = torch.linalg.inv_ex(refined.system * (INDEPENDENT / seen.point.shape[-1]))
         edge = covariance.diagonal()[:3].sum().clamp(min=0)
         anchor = torch.minimum(refined.variance.amin(), state.variance)
         step = offset(predicted, T[0])

@@ -34,9 +34,9 @@ class Limits:
     inlier: tuple[float, float] = (0.5, 0.65)
     intensity: tuple[float, float] = (0.8, 0.5)
     map_inlier: tuple[float, float] = (0.25, 0.45)
-    sigma_m: tuple[float, float] = (0.15, 0.04)  # of one alignment
+    sigma_m: float = 0.04  # standard deviation of the position by one alignment; more is weak
     jump: tuple[float, float] = (1.0, 0.6)  # metres or radians from the prediction
-    drift_m: float = 0.1  # standard deviation of the position since the start
+    drift_m: float = 0.06  # standard deviation of the position since the start
 
 
 class Evidence(NamedTuple):
@@ -57,16 +57,20 @@ class Evidence(NamedTuple):
 
 
 def judge(e: Evidence, limits: Limits) -> tuple[Tensor, Tensor]:
-    """The gravest of all findings: (status [], reason []) int64."""
+    """The gravest of all findings: (status [], reason []) int64.
+
+    A pose that is found again must agree without a doubt: what would make another one weak makes it lost.
+    """
     mapped = e.map_known > 0.5
     findings = [
         (SKIPPED, EMPTY, e.usable < limits.usable),
         (TRACKED, FIRST, e.first),
-        *_both(APART, e.overlap, limits.overlap, below=True),
-        *_both(SURFACE, e.inlier, limits.inlier, below=True),
-        *_both(BRIGHTNESS, e.intensity, limits.intensity, below=False),
+        *_both(APART, e.overlap, limits.overlap, below=True, strict=e.again),
+        *_both(SURFACE, e.inlier, limits.inlier, below=True, strict=e.again),
+        *_both(BRIGHTNESS, e.intensity, limits.intensity, below=False, strict=e.again),
         *_both(MAP, torch.where(mapped, e.map_inlier, 1), limits.map_inlier, below=True),
-        *_both(DEGENERATE, torch.where(e.solved, e.edge_m, float("inf")), limits.sigma_m, below=False),
+        (LOST, DEGENERATE, ~e.solved),
+        (WEAK, DEGENERATE, ~(e.edge_m <= limits.sigma_m)),
         *_both(JUMP, e.jump, limits.jump, below=False),
         (WEAK, AGAIN, e.again),
         (WEAK, DRIFT, e.drift_m > limits.drift_m),
@@ -84,11 +88,12 @@ def words(status: Tensor, reason: Tensor) -> tuple[str, str]:
     return STATUS[int(status)], REASON[int(reason)]
 
 
-def _both(why: int, value: Tensor, limits: tuple[float, float], below: bool):
-    lost, weak = ((value < x) if below else ~(value <= x) for x in limits)
-    return (LOST, why, lost), (WEAK, why, weak)
-
-
 def writes(status: Tensor, reason: Tensor) -> Tensor:
     """Whether a frame may be written: tracked, or weak for a reason that says nothing against its pose."""
-    return (status == TRACKED) | ((status == WEAK) & (reason != AGAIN) & (reason != JUMP) & (reason != MAP))
+    doubted = torch.stack([reason == why for why in (DEGENERATE, JUMP, AGAIN, MAP)]).any(0)
+    return (status == TRACKED) | ((status == WEAK) & ~doubted)
+
+
+def _both(why: int, value: Tensor, limits: tuple[float, float], below: bool, strict: Tensor | bool = False):
+    lost, weak = ((value < x) if below else ~(value <= x) for x in limits)
+    return (LOST, why, lost | (weak & strict)), (WEAK, why, weak)
