@@ -19,8 +19,8 @@ class FreeSpace:
     Raises: ConfigError for a strength below 0 or a share outside [0, 1].
     """
 
-    strength: float = 0.1  # evidence of a frame's passing rays, in that of a frame that sees the surface; 0: none
-    fast: float = 0.8  # share by which what is read at once follows them
+    strength: float = 0.05  # evidence of a frame's passing rays, in that of a frame that sees the surface; 0: none
+    fast: float = 0.45  # share by which what is read at once follows them
 
     def __post_init__(self):
         if not self.strength >= 0 or not 0 <= self.fast <= 1:
@@ -61,7 +61,7 @@ def clear(
         return value + share * (bound - value).clamp(min=0)
 
     value = lifted(old.value, torch.maximum(rise, fast))
-    slow = torch.where(hit, yielded(keep, lifted(old.slow, rise), value), old.slow)
+    slow = torch.where(hit, yielded(keep, old, lifted(old.slow, rise), value), old.slow)
     return Present(slow, old.precision, value, old.left, old.touched | hit)
 
 

@@ -25,6 +25,7 @@ class Cast:
     near_m: float = 0.2
     coarse: int = 4  # pixels between coarse rays
     polish: int = 8  # evaluations to pin a crossing down
+    steepest: float = 2.6  # slope of the distance, 1 where all agree; beyond it an outline is disputed: no surface
 
     def __post_init__(self):
         if not self.near_m > 0 or self.coarse < 1 or self.polish < 2:
@@ -135,7 +136,7 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     found = torch.where(found < INF, found, 0)
     there = read(field, some.at(found))
     surface = _Surface(*map(partial(_put, pick), surface, (found, gradient(field, there), there.precision)))
-    return _view(field, rays, surface, height, width)
+    return _view(field, rays, surface, how, height, width)
 
 
 class _Surface(NamedTuple):
@@ -181,9 +182,14 @@ def _bend(a: Tensor) -> Tensor:
     return torch.stack([across.abs(), down.abs(), twist.abs()]).amax(0)
 
 
-def _view(field: Field, rays: Fan, surface: _Surface, height: int, width: int) -> View:
-    seen, shape = surface.depth > 0, (height, width)
+def _view(field: Field, rays: Fan, surface: _Surface, how: Cast, height: int, width: int) -> View:
+    seen, shape = (surface.depth > 0) & (surface.slope.norm(dim=-1) < how.steepest), (height, width)
     normal = torch.where(seen[:, None], F.normalize(surface.slope, dim=-1), 0)
     shade = torch.where(seen[:, None], colour(field, rays.at(surface.depth)), 0)
     variance = torch.where(seen, 1 / surface.precision.clamp(min=field.known_precision), INF)
-    return View(surface.depth.view(shape), normal.view(*shape, 3), shade.view(*shape, 3), variance.view(shape))
+    return View(
+        torch.where(seen, surface.depth, 0).view(shape),
+        normal.view(*shape, 3),
+        shade.view(*shape, 3),
+        variance.view(shape),
+    )

@@ -84,7 +84,7 @@ def learn(how: Retention, old: Present, seen: Evidence, top_m: float) -> Present
     spread = how.wander_m**2 * (1 - old.left.square()) + old.left.square() * how.frame_noise_m**2 / 2
     spread = torch.maximum(spread, 1 / old.precision.clamp(min=1e-12))
     value = old.value - error * spread / (spread + noise)
-    slow = yielded(how, slow, value)
+    slow = yielded(how, old, slow, value)
     return Present(
         torch.where(hit, slow.clamp(-top_m, top_m), old.slow),
         torch.where(hit, precision.clamp(max=how.memory_frames / how.frame_noise_m**2), old.precision),
@@ -94,10 +94,13 @@ def learn(how: Retention, old: Present, seen: Evidence, top_m: float) -> Present
     )
 
 
-def yielded(how: Retention, slow: Tensor, value: Tensor) -> Tensor:
-    """The average where the value has left the range of the wander: then it is the surface that moved.
+def yielded(how: Retention, old: Present, slow: Tensor, value: Tensor) -> Tensor:
+    """The average where the value has left the range of the wander for two frames running: the surface moved.
 
-    m += yielding (x - clip(x, -3 wander, 3 wander)),   x = value - m
+    m += yielding min(excess(x), excess(x before));   excess(x) = x - clip(x, -3 wander, 3 wander);   x = value - m
     """
-    wander = value - slow
-    return slow + how.yielding * (wander - wander.clamp(-3 * how.wander_m, 3 * how.wander_m))
+    limit = 3 * how.wander_m
+    now, before = value - slow, old.value - old.slow
+    now, before = now - now.clamp(-limit, limit), before - before.clamp(-limit, limit)
+    both = torch.where(now * before > 0, torch.where(now.abs() < before.abs(), now, before), 0)
+    return slow + how.yielding * both
