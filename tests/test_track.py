@@ -7,8 +7,9 @@ import torch
 from nolook import never_looks
 
 from streammem.geometry import inverse_rigid, rotation_angle, se3_exp
-from streammem.mapping import verdict
+from streammem.mapping import relocalise, verdict
 from streammem.mapping.odometry import Reading
+from streammem.mapping.pyramid import contrasted, halve
 from streammem.mapping.track import Tracker
 from streammem.types import Frame
 
@@ -284,3 +285,14 @@ def test_sizes_that_do_not_halve_evenly_are_cropped():
     assert said.status == verdict.TRACKED
     off = inverse_rigid(poses[-1]) @ said.world_from_camera
     assert off[:3, 3].norm() < 0.01
+
+
+@pytest.mark.parametrize("right, down", [(0.12, 0.0), (0.0, -0.1), (-0.1, 0.07)])
+def test_pictures_say_how_far_the_camera_turned(right, down):
+    tracker = Tracker()
+    tiny = [halve(halve(tracker.picture(shot(pose)))) for pose in (looking(), looking(right=right, down=down))]
+    turn, fit = relocalise.slide(contrasted(tiny[1]), contrasted(tiny[0]))
+    pixel = 1 / tiny[0].intrinsics[0, 0, 0]
+    assert turn[0, 0, 2].asin() == pytest.approx(right, abs=pixel)
+    assert -turn[0, 1, 2].asin() == pytest.approx(down, abs=pixel)
+    assert fit[0] > 0.8
