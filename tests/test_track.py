@@ -292,7 +292,7 @@ def test_pictures_say_how_far_the_camera_turned(right, down):
     tracker = Tracker()
     tiny = [halve(halve(tracker.picture(shot(pose)))) for pose in (looking(), looking(right=right, down=down))]
     turn, fit = relocalise.slide(contrasted(tiny[1]), contrasted(tiny[0]))
-    pixel = 1 / tiny[0].intrinsics[0, 0, 0]
-    assert turn[0, 0, 2].asin() == pytest.approx(right, abs=pixel)
-    assert -turn[0, 1, 2].asin() == pytest.approx(down, abs=pixel)
+    pixel = 1 / float(tiny[0].intrinsics[0, 0, 0])
+    assert float(turn[0, 0, 2].asin()) == pytest.approx(right, abs=pixel)
+    assert -float(turn[0, 1, 2].asin()) == pytest.approx(down, abs=pixel)
     assert fit[0] > 0.8
