@@ -294,5 +294,5 @@ def test_pictures_say_how_far_the_camera_turned(right, down):
     turn, fit = relocalise.slide(contrasted(tiny[1]), contrasted(tiny[0]))
     pixel = 1 / float(tiny[0].intrinsics[0, 0, 0])
     assert float(turn[0, 0, 2].asin()) == pytest.approx(right, abs=pixel)
-    assert -float(turn[0, 1, 2].asin()) == pytest.approx(down, abs=pixel)
+    assert float(turn[0, 1, 2].asin()) == pytest.approx(down, abs=pixel)
     assert fit[0] > 0.8
