@@ -67,9 +67,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
         ours.step(frame)
     wrong, changed = [], 0
     for kind in bad.BAD_INPUTS:
-        before = [x.clone() for x in tree.leaves(ours.state_tree())]
+        before = [x.clone() for x in tree.leaves(ours.snapshot().map)]
         fault = hand_in(ours, kind.change(bad.good_inputs()), kind.expected)
-        changed += not same(before, list(tree.leaves(ours.state_tree())))
+        changed += not same(before, list(tree.leaves(ours.snapshot().map)))
         wrong += [f"{kind.name} ({fault})"] if fault else []
     count = len(bad.BAD_INPUTS)
     yield Measured("kinds", "", count, target=at_least(20, ">= 20"))
