@@ -48,14 +48,12 @@ def table(lattice: Lattice, how: Retention, state: MapState, now_s: Tensor, slot
 
 def slot_of(lattice: Lattice, table: Table, vertex: Tensor) -> Tensor:
     """Slots [P] of the blocks that vertices [3, P] are in, the spare one where there is none."""
-    block = vertex >> 3
-    slot = table.directory[lattice.cell_of_block(block.mT)].long()
-    slot = torch.where(slot < 0, table.spare, slot)
-    return torch.where(table.code[slot] == lattice.code_of_block(block), slot, table.spare)
+    return _slot_of(lattice, table.directory, table.code, (vertex >> 3).mT)
 
 
 def _slot_of(lattice: Lattice, directory: Tensor, code: Tensor, block: Tensor) -> Tensor:
+    """Slots [P] of blocks [P, 3] among those of `code`, its last one where a cell holds none or another block."""
     spare = len(code) - 1
     slot = directory[lattice.cell_of_block(block)].long()
-    slot = torch.where((slot < 0) | (slot > spare), spare, slot)
+    slot = torch.where(slot < 0, spare, slot)
     return torch.where(code[slot] == lattice.code_of_block(block.mT), slot, spare)
