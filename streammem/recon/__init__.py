@@ -1,0 +1,1 @@
+"""Reconstruction from a colour camera alone: a recurrent state of tokens, read and written once a frame."""

@@ -1,0 +1,50 @@
+"""Rotary positions in two dimensions; any integer position, -1 too."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BASE = 100.0
+
+
+class Rotation(NamedTuple):
+    """Angles of N tokens for heads of one width."""
+
+    cos: Tensor  # [N, 2, 1, K / 4]: rows, then columns
+    sin: Tensor  # [N, 2, 1, K / 4]
+
+
+def rotation(position: Tensor, head_width: int) -> Rotation:
+    """Cosines and sines of where the tokens are: angle_i = p / 100^(i / q), i in 0..q-1, q = K / 4.
+
+    Shapes: position [N, 2] integers (y, x), of any sign.
+    """
+    quarter = head_width // 4
+    exponent = torch.arange(quarter, dtype=torch.float64, device=position.device) / quarter
+    angle = position.double()[..., None, None] * BASE**-exponent  # [N, 2, 1, q]
+    return Rotation(angle.cos(), angle.sin())
+
+
+def rotate(x: Tensor, by: Rotation) -> Tensor:
+    """Turns each pair of quarters by the token's angle.
+
+        x = [uY, vY, uX, vX];  u' = u cos - v sin;  v' = v cos + u sin
+
+    Shapes: x [B, H, N, K].
+    """
+    cos, sin = by.cos.to(x.dtype), by.sin.to(x.dtype)
+    u, v = x.unflatten(-1, (2, 2, -1)).split(1, -2)  # [B, H, N, 2, 1, q] each
+    return torch.cat([u * cos - v * sin, v * cos + u * sin], -2).flatten(-3)
+
+
+def rotate_in_half(x: Tensor, by: Rotation) -> Tensor:
+    """`rotate` with x rounded to float16 before and after, as the image encoder of the official weights was run."""
+    return rotate(x.half().to(x.dtype), by).half().to(x.dtype)
+
+
+def grid(rows: int, columns: int, device=None) -> Tensor:
+    """Positions (y, x) of patches in row-major order, [rows * columns, 2]."""
+    y = torch.arange(rows, device=device)[:, None].expand(rows, columns)
+    x = torch.arange(columns, device=device)[None].expand(rows, columns)
+    return torch.stack([y, x], -1).flatten(0, 1)
