@@ -15,15 +15,16 @@ class Rotation(NamedTuple):
     sin: Tensor  # [N, 2, 1, K / 4]
 
 
-def rotation(position: Tensor, head_width: int) -> Rotation:
+def rotation(position: Tensor, head_width: int, dtype: torch.dtype) -> Rotation:
     """Cosines and sines of where the tokens are: angle_i = p / 100^(i / q), i in 0..q-1, q = K / 4.
 
     Shapes: position [N, 2] integers (y, x), of any sign.
+    Source: rotary embedding, Su et al. 2021, arXiv:2104.09864, once for each axis of the image.
     """
     quarter = head_width // 4
     exponent = torch.arange(quarter, dtype=torch.float64, device=position.device) / quarter
     angle = position.double()[..., None, None] * BASE**-exponent  # [N, 2, 1, q]
-    return Rotation(angle.cos(), angle.sin())
+    return Rotation(angle.cos().to(dtype), angle.sin().to(dtype))
 
 
 def rotate(x: Tensor, by: Rotation) -> Tensor:
@@ -33,9 +34,8 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
 
     Shapes: x [B, H, N, K].
     """
-    cos, sin = by.cos.to(x.dtype), by.sin.to(x.dtype)
     u, v = x.unflatten(-1, (2, 2, -1)).split(1, -2)  # [B, H, N, 2, 1, q] each
-    return torch.cat([u * cos - v * sin, v * cos + u * sin], -2).flatten(-3)
+    return torch.cat([u * by.cos - v * by.sin, v * by.cos + u * by.sin], -2).flatten(-3)
 
 
 def rotate_in_half(x: Tensor, by: Rotation) -> Tensor:

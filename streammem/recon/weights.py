@@ -1,0 +1,288 @@
+"""Weights of the reconstruction network: official files read without running them, ours written as safetensors."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from streammem.errors import CheckpointError, StreamMemError
+from streammem.recon import archive, constructor
+from streammem.recon.archive import Archive
+from streammem.recon.config import PRESETS, ReconConfig
+from streammem.recon.model import ReconModel
+
+FORMAT = "streammem-recon-weights"
+OFFICIAL = (
+    "official CUT3R weights: CC BY-NC-SA 4.0, for non-commercial use only, share alike "
+    "(https://creativecommons.org/licenses/by-nc-sa/4.0)"
+)
+UNSAID = "the file does not say; if it was made from official CUT3R weights, CC BY-NC-SA 4.0: non-commercial use only"
+WHERE = (
+    "no weights: download cut3r_512_dpt_4_64.pth from https://github.com/CUT3R/CUT3R (CC BY-NC-SA 4.0, non-commercial), "
+    "run `streammem weights convert cut3r_512_dpt_4_64.pth weights/cut3r_512.safetensors`, and say "
+    "--weights weights/cut3r_512.safetensors"
+)
+MODEL, ARGUMENTS = "model", "args"  # members of an official file
+WRAPPED = "module."  # prefix of a model saved from inside DataParallel
+STATE_DECODER, IMAGE_DECODER = "dec_blocks_state.", "dec_blocks."
+SHOWN = 12  # names of a list that are said
+
+
+class Weights(NamedTuple):
+    """What a file holds, whole or not."""
+
+    path: Path
+    kind: str  # "torch.save" or "safetensors"
+    config: ReconConfig | None  # None: the file does not say, and its shapes fit none of ours
+    said: bool  # whether the file itself states its configuration
+    tensors: dict[str, Tensor]
+    missing: list[str]
+    unexpected: list[str]
+    wrong: list[str]  # name, shape, wanted shape
+    foreign: list[str]  # what a pickle names besides tensors and containers
+    calls: list[str]  # those of them that torch's unpickler would have called; here nothing was
+    licence: str
+
+    @property
+    def whole(self) -> bool:
+        """Whether a model can be made of it."""
+        return self.config is not None and not self.missing and not self.unexpected and not self.wrong
+
+
+def read(path: str | Path, config: ReconConfig | None = None) -> Weights:
+    """Reads an official `.pth` or one of our safetensors files, and compares it with what the network wants.
+
+    config: overrules what the file says or its shapes tell.
+    Raises: CheckpointError where the file cannot be read at all; what is missing is only listed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such file; wanted weights, as .safetensors or as an official .pth")
+    return _read_archive(path, config) if _is_zip(path) else _read_safetensors(path, config)
+
+
+def convert(path: str | Path, out: str | Path, config: ReconConfig | None = None) -> Weights:
+    """Writes the weights of an official `.pth` file as safetensors, whole or not at all; tied tensors once.
+
+    Raises: CheckpointError where tensors are missing, unknown, of other shapes or not finite, or `out` cannot be
+        written.
+    """
+    weights = checked(read(path, config))
+    about = {
+        "format": FORMAT,
+        "config": json.dumps(dataclasses.asdict(weights.config)),
+        "licence": weights.licence,
+        "source": f"{weights.path.name} sha256 {_digest(weights.path)}",
+    }
+    write(out, weights.tensors, about)
+    return weights
+
+
+def write(out: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    """Writes tensors with what is said about them; of two tied names the first is kept."""
+    out = Path(out)
+    kept = {name: x for name, x in tensors.items() if _twin(name) not in tensors or not _is_second(name)}
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: x.contiguous() for name, x in kept.items()}, partial, dict(about))
+        os.replace(partial, out)
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"{out}: could not be written ({error})") from error
+
+
+def load(path: str | Path, device="cpu", update=None, config: ReconConfig | None = None) -> tuple[ReconModel, Weights]:
+    """A network with the weights of a file, ready to run, and what the file said (without its tensors).
+
+    update: the rule by which the state is written; None is the network's default.
+    Raises: CheckpointError where the file cannot be read, or is not whole.
+    """
+    weights = checked(read(path, config))
+    with torch.device("meta"):
+        model = ReconModel(weights.config) if update is None else ReconModel(weights.config, update)
+    model.load_state_dict(weights.tensors, strict=True, assign=True)
+    return model.to(device).eval().requires_grad_(False), weights._replace(tensors={})
+
+
+def checked(weights: Weights) -> Weights:
+    """The weights, where they are whole and finite.
+
+    Raises: CheckpointError with what is wrong.
+    """
+    if weights.config is None:
+        names = ", ".join(PRESETS)
+        raise CheckpointError(
+            f"{weights.path}: does not say what it is, and its {len(weights.tensors)} tensors have the shapes of none of "
+            f"{names}; wanted a file with its configuration, or the name of one"
+        )
+    for words, names in (
+        ("are missing", weights.missing),
+        ("are of another network", weights.unexpected),
+        ("have other shapes", weights.wrong),
+        ("are not finite", [name for name, x in weights.tensors.items() if not bool(x.isfinite().all())]),
+    ):
+        if names:
+            raise CheckpointError(f"{weights.path}: {len(names)} tensors {words}: {listed(names)}; wanted all of them")
+    return weights
+
+
+def listed(names: list[str], most: int = SHOWN) -> str:
+    """Some of the names, and how many more there are."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+@functools.lru_cache(maxsize=8)
+def wanted(config: ReconConfig) -> Mapping[str, tuple[int, ...]]:
+    """Shapes of a network's tensors by name, without making them."""
+    with torch.device("meta"):
+        model = ReconModel(config)
+    return {name: tuple(x.shape) for name, x in model.state_dict().items()}
+
+
+def _read_archive(path: Path, config: ReconConfig | None) -> Weights:
+    file = Archive(path)
+    named, text = _parts(file)
+    named = _official_names(named)
+    tensors = {name: _float(path, name, file.tensor(value, name)) for name, value in named.items()}
+    said = config is None and text is not None
+    if said:
+        try:
+            config = constructor.config(text)
+        except StreamMemError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+    return _compared(path, "torch.save", config, said, tensors, file.foreign, file.calls, OFFICIAL)
+
+
+def _parts(file: Archive) -> tuple[dict[str, object], str | None]:
+    """The values of the state dict by name, and the text of the configuration where there is one."""
+    whole = archive.plain(file.value)
+    if not isinstance(whole, dict):
+        ran = f"; it would have called {listed(file.calls)}: nothing was run" if file.calls else ""
+        raise CheckpointError(f"{file.path}: holds {archive.told(whole)}; wanted a dict with weights{ran}")
+    state = archive.plain(whole.get(MODEL, whole))
+    if not isinstance(state, dict) or not any(archive.is_tensor(value) for value in state.values()):
+        keys = listed([str(key)[:40] for key in whole if isinstance(key, str)])
+        raise CheckpointError(f"{file.path}: no tensors under {MODEL!r} (it has {keys or 'nothing'}); wanted weights")
+    named = {name: value for name, value in state.items() if isinstance(name, str)}
+    return named, constructor.text_of(whole.get(ARGUMENTS)) if MODEL in whole else None
+
+
+def _official_names(named: dict[str, object]) -> dict[str, object]:
+    """Names without the wrapper's prefix; a file from before the state had its own decoder lends it the image's."""
+    if all(name.startswith(WRAPPED) for name in named):
+        named = {name.removeprefix(WRAPPED): value for name, value in named.items()}
+    if not any(name.startswith(STATE_DECODER) for name in named):
+        lent = {name: value for name, value in named.items() if name.startswith(IMAGE_DECODER)}
+        named |= {STATE_DECODER + name.removeprefix(IMAGE_DECODER): value for name, value in lent.items()}
+    return named
+
+
+def _read_safetensors(path: Path, config: ReconConfig | None) -> Weights:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            about = file.metadata() or {}
+            tensors = {name: _float(path, name, file.get_tensor(name)) for name in file.keys()}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: neither a zip file of torch.save nor whole safetensors ({error}); it is damaged, cut short, "
+            "older than torch 1.6, or something else"
+        ) from error
+    said = config is None and "config" in about
+    if said:
+        config = _config_from(path, about["config"])
+    return _compared(path, "safetensors", config, said, tensors, [], [], about.get("licence", UNSAID))
+
+
+def _config_from(path: Path, text: str) -> ReconConfig:
+    """What `convert` wrote.
+
+    Raises: CheckpointError for fields of a newer program, or values that are none.
+    """
+    try:
+        fields = {name: tuple(x) if isinstance(x, list) else x for name, x in json.loads(text).items()}
+        return ReconConfig(**fields)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: its configuration cannot be read ({error}); wanted what convert writes") from error
+
+
+def _compared(path, kind, config, said, tensors, foreign, calls, licence) -> Weights:
+    config = config or _guess(tensors)
+    tensors = _tied(path, tensors, wanted(config) if config else {})
+    shapes = wanted(config) if config else {}
+    missing = [name for name in shapes if name not in tensors]
+    unexpected = [name for name in tensors if name not in shapes] if config else []
+    wrong = [
+        f"{name} {list(tensors[name].shape)}, not {list(shape)}"
+        for name, shape in shapes.items()
+        if name in tensors and tuple(tensors[name].shape) != shape
+    ]
+    return Weights(path, kind, config, said, tensors, missing, unexpected, wrong, foreign, calls, licence)
+
+
+def _guess(tensors: Mapping[str, Tensor]) -> ReconConfig | None:
+    """The one of ours whose shapes these are; the counts of heads, which no shape tells, come with it."""
+    for config in PRESETS.values():
+        shapes = wanted(config)
+        shared = [name for name in tensors if name in shapes]
+        if 2 * len(shared) > len(shapes) and all(tuple(tensors[name].shape) == shapes[name] for name in shared):
+            return config
+    return None
+
+
+def _twin(name: str) -> str | None:
+    """The other name of a tied tensor: a DPT head calls its layerN_rn also layer_rn.(N-1)."""
+    head, dot, rest = name.partition(".scratch.")
+    for n in range(1, 5):
+        for one, other in ((f"layer{n}_rn.", f"layer_rn.{n - 1}."), (f"layer_rn.{n - 1}.", f"layer{n}_rn.")):
+            if dot and rest.startswith(one):
+                return f"{head}{dot}{other}{rest.removeprefix(one)}"
+    return None
+
+
+def _is_second(name: str) -> bool:
+    return ".scratch.layer_rn." in name
+
+
+def _tied(path: Path, tensors: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The tensors, in the order that the network has them, with tied ones under both names.
+
+    Raises: CheckpointError where the two differ.
+    """
+    both = dict(tensors)
+    for name in shapes:
+        twin = _twin(name)
+        if twin in tensors and name in tensors and not torch.equal(tensors[name], tensors[twin]):
+            raise CheckpointError(f"{path}: {name} and {twin} differ; wanted one tensor under two names")
+        if twin in both and name in both:
+            both[name] = both[twin] if _is_second(name) else both[name]
+        elif twin in both:
+            both[name] = both[twin]
+    known = {name: both.pop(name) for name in shapes if name in both}
+    return known | both
+
+
+def _float(path: Path, name: str, x: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        raise CheckpointError(f"{path}: {name} is {x.dtype}; wanted floating-point weights")
+    return x.float()
+
+
+def _is_zip(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == archive.MAGIC
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
