@@ -1,4 +1,4 @@
-"""The zip files that `torch.save` writes, read without torch's unpickler: tensors out of stored bytes, names as data."""
+"""The zip files that `torch.save` writes, read without its unpickler: tensors out of stored bytes, names as data."""
 
 import mmap
 import struct
@@ -145,7 +145,7 @@ def _opened(path: Path) -> tuple[mmap.mmap, dict[str, zipfile.ZipInfo]]:
             return data, {member.filename: member for member in archive.infolist()}
     except (ValueError, OSError, zipfile.BadZipFile, NotImplementedError) as error:
         raise CheckpointError(
-            f"{path}: not a whole file of torch.save ({error}); it is cut short, older than torch 1.6, or something else"
+            f"{path}: not a whole file of torch.save ({error}); it is cut short, or something else"
         ) from error
 
 
@@ -163,4 +163,6 @@ def _kept(value: object) -> Kept | None:
     numbers = (offset, numel, *shape, *stride) if isinstance(shape, tuple) and isinstance(stride, tuple) else (None,)
     if str(kind) not in KNOWN or kind.name not in STORAGES or not all(type(n) is int for n in numbers):
         return None
-    return Kept(str(member) if isinstance(member, (str, int)) else "", STORAGES[kind.name], numel, offset, shape, stride)
+    return Kept(
+        str(member) if isinstance(member, (str, int)) else "", STORAGES[kind.name], numel, offset, shape, stride
+    )

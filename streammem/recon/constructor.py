@@ -8,7 +8,7 @@ from streammem.errors import CheckpointError
 from streammem.recon.config import ReconConfig
 from streammem.recon.pickled import Stub
 
-MOST_LETTERS = 20_000  # of a text; a longer one could exhaust the parser
+MOST_LETTERS = 8_000  # of a text; a longer one could exhaust the parser
 RENAMED = {"img_size": "image_size"}
 MUST_BE = {  # what the network here is; a file that says otherwise is of another one
     "pos_embed": ("RoPE100",),
@@ -53,7 +53,9 @@ def arguments(text: str) -> dict[str, object]:
         node = ast.parse(text.strip(), mode="eval").body
         return _of_call(node)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CheckpointError(f"its configuration is no call with literal arguments: {error}; nothing was run") from error
+        raise CheckpointError(
+            f"its configuration is no call with literal arguments: {error}; nothing was run"
+        ) from error
 
 
 def text_of(args: object) -> str | None:

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from streammem.errors import CheckpointError
 
-MOST_BYTES = 32 * 2**20  # of a pickle; names and shapes of 800 million weights with their optimiser take about a million
+MOST_BYTES = (
+    32 * 2**20
+)  # of a pickle; names and shapes of 800 million weights with their optimiser take about a million
 MOST_LETTERS = 120  # of a name that is shown
 MARK = object()
 

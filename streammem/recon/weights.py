@@ -27,8 +27,8 @@ OFFICIAL = (
 )
 UNSAID = "the file does not say; if it was made from official CUT3R weights, CC BY-NC-SA 4.0: non-commercial use only"
 WHERE = (
-    "no weights: download cut3r_512_dpt_4_64.pth from https://github.com/CUT3R/CUT3R (CC BY-NC-SA 4.0, non-commercial), "
-    "run `streammem weights convert cut3r_512_dpt_4_64.pth weights/cut3r_512.safetensors`, and say "
+    "no weights: download cut3r_512_dpt_4_64.pth from https://github.com/CUT3R/CUT3R (CC BY-NC-SA 4.0, "
+    "non-commercial), run `streammem weights convert cut3r_512_dpt_4_64.pth weights/cut3r_512.safetensors`, and say "
     "--weights weights/cut3r_512.safetensors"
 )
 MODEL, ARGUMENTS = "model", "args"  # members of an official file
@@ -122,8 +122,8 @@ def checked(weights: Weights) -> Weights:
     if weights.config is None:
         names = ", ".join(PRESETS)
         raise CheckpointError(
-            f"{weights.path}: does not say what it is, and its {len(weights.tensors)} tensors have the shapes of none of "
-            f"{names}; wanted a file with its configuration, or the name of one"
+            f"{weights.path}: does not say what it is, and its {len(weights.tensors)} tensors have the shapes of "
+            f"none of {names}; wanted a file with its configuration, or the name of one"
         )
     for words, names in (
         ("are missing", weights.missing),
@@ -213,7 +213,9 @@ def _config_from(path: Path, text: str) -> ReconConfig:
         fields = {name: tuple(x) if isinstance(x, list) else x for name, x in json.loads(text).items()}
         return ReconConfig(**fields)
     except (TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: its configuration cannot be read ({error}); wanted what convert writes") from error
+        raise CheckpointError(
+            f"{path}: its configuration cannot be read ({error}); wanted what convert writes"
+        ) from error
 
 
 def _compared(path, kind, config, said, tensors, foreign, calls, licence) -> Weights:
@@ -284,5 +286,8 @@ def _is_zip(path: Path) -> bool:
 
 
 def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
