@@ -52,7 +52,7 @@ def wish(argv: list[str], about: str) -> Wish:
 def _read(files: list[str], resume: Path | None) -> tuple[dict, str]:
     """Plain settings of the file, or else of the run that is resumed, and their place for messages."""
     if files:
-        path = _found(files[0])
+        path = found(files[0], "recon")
     elif resume is not None and (resume.parent / RUN).is_file():
         path = resume.parent / RUN
     else:
@@ -61,9 +61,12 @@ def _read(files: list[str], resume: Path | None) -> tuple[dict, str]:
     return data.get("settings", data), str(path)
 
 
-def _found(text: str) -> Path:
-    """The file of that name, here or among ours."""
-    ours = CONFIGS / "recon" / f"{text}.yaml"
+def found(text: str, group: str) -> Path:
+    """The file of that name, here or among ours in a group of configs.
+
+    Raises: ConfigError where there is none.
+    """
+    ours = CONFIGS / group / f"{text}.yaml"
     if Path(text).is_file() or not ours.is_file():
         known = ", ".join(sorted(path.stem for path in ours.parent.glob("*.yaml")))
         if not Path(text).exists():

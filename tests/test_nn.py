@@ -7,6 +7,7 @@ from torch import nn
 from streammem import tree
 from streammem.memory.architecture import Matrix
 from streammem.nn.attention import WindowAttention
+from streammem.nn.initial import initial
 from streammem.nn.memory_layer import MemoryLayer, segments
 from streammem.nn.rates import Rates
 from streammem.nn.titans import MAC, MAG, MAL
@@ -101,6 +102,17 @@ def test_the_initial_memory_is_learned():
     learned = MemoryLayer(D, H, RULES["mesa"](), MesaWeights(torch.zeros(H, K, V), torch.ones(H, K, 1)), widths=(K, V))
     learned.sequence(learned.init_state(B), tokens().float(), chunk=4)[1].square().sum().backward()
     assert (learned.initial["ridge"].grad != 0).any()
+
+
+@pytest.mark.parametrize("name", ["ttt_linear", "lact"])
+def test_an_initial_memory_keeps_the_order_of_its_leaves(name):
+    """Leaves whose names are not in alphabetical order: w, b of an affine map; w1, w3, w2 of a gated one."""
+    weights = initial(RULES[name](), H, K, K, 7)
+    net = MemoryLayer(D, H, RULES[name](), weights, (K, K))
+    held = net.init_state(B).memory
+    dual = held.inner.dual if name == "ttt_linear" else held.dual.weights
+    close(dual, tree.map(lambda a: a.expand(B, *a.shape), weights))
+    assert net.sequence(net.init_state(B), tokens(5).float())[1].isfinite().all()
 
 
 def test_gradients_of_a_layer_are_those_of_differences():
