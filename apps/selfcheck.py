@@ -1,7 +1,7 @@
 """Compares the colour-only network on this device with reference tensors, and prints each error beside its tolerance.
 
 With --golden DIR: with what the official code gave, every run that DIR/meta.json lists and whose tensors are there.
-Without: with the same network in float64 on the CPU, which finds a device that computes wrongly, but no mistake of ours.
+Without: with itself in float64 on the CPU, which finds a device that computes wrongly, but no mistake of ours.
 
 exit status: 0 every tensor is within its tolerance; 1 one is not; 2 there is nothing to compare with
 """
