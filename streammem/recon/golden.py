@@ -1,6 +1,11 @@
 """Reference runs of the official code, with random weights: how far from them this library is, on this device.
 
 A folder of golden runs holds `meta.json`, which describes each run, and the tensors of those that are present.
+
+The image encoder rounds queries and keys to float16. A last bit that falls otherwise on another processor (another
+convolution kernel is enough) moves a query by 5e-4 of itself, so that end to end a run can be met only as near as such
+steps allow: the reference itself is 2e-5 from the same network in float64, as is this library. What comes after the
+encoder has no such steps: it is held to the full tolerance on the reference's own features, where a run stores them.
 """
 
 import json
@@ -28,13 +33,15 @@ ABSOLUTE = {  # largest difference, by tensor; points of the full model only rel
         "state_candidate": 5e-5,
         "camera_pose": 5e-5,
         "mem_after": 1e-4,
-        "gate_logit_mean": 1e-5,
+        "gate_logit_mean": 5e-5,
         "conf": 1e-4,
         "conf_self": 1e-4,
         "pts3d_in_other_view": 5e-4,
     },
     "full": {"state_after": 5e-4, "camera_pose": 5e-4, "gate_logit_mean": 1e-4},
 }
+GATE = 1e-5  # largest difference of the gate's logits on the reference's own features
+STEPS = 10.0  # times the tolerance, end to end, on tiny models; leaving the rounding out is 100 times
 GAINS = {"projections": 2.5, "outputs": 0.4}  # of the keyed initialisation
 ONES = ("pose_token", "masked_img_token", "masked_ray_map_token", "register_tokens.weight")
 ONES_OF_MEMORY = ("pose_retriever.mem", "pose_retriever.masked_token")
@@ -73,8 +80,17 @@ def run(name: str, golden_dir: str | Path, device: str | torch.device = "cpu") -
     meta = _meta(folder)
     about = meta["runs"][name]
     model = keyed(about["model"], meta["seed"], device)
-    made = replay(model, about, inputs(folder, about["model"], device))
-    return differences(made, load_file(folder / about["file"]), about)
+    given, wanted = inputs(folder, about["model"], device), load_file(folder / about["file"])
+    if "enc_feat" not in wanted:
+        return differences(replay(model, about, given), wanted, about)
+    stages = replay(model, about, given, wanted["enc_feat"].to(device))
+    found = [
+        x._replace(tolerance=GATE) if x.tensor == "gate_logit_mean, largest" else x
+        for x in differences(stages, wanted, about)
+        if not x.tensor.startswith("enc_feat")
+    ]
+    whole = differences(replay(model, about, given), wanted, about)
+    return found + [Difference(f"{x.tensor}, end to end", x.error, STEPS * x.tolerance) for x in whole]
 
 
 def keyed(preset: str, seed: int, device: str | torch.device = "cpu") -> ReconModel:
@@ -113,22 +129,27 @@ def inputs(folder: Path, model: str, device: str | torch.device) -> dict[str, Te
 
 
 @torch.no_grad()
-def replay(model: ReconModel, about: dict, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Runs the views as the official entry point would; tensors by their golden names, stacked over frames."""
-    model.masked_tokens = about["api"].startswith("forward") and "recurrent" not in about["api"]
+def replay(
+    model: ReconModel, about: dict, given: dict[str, Tensor], features: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Runs the views as the official entry point would; tensors by their golden names, stacked over frames.
+
+    features: of all views, [T, N, E], instead of the encoder's.
+    """
     rule = RULES[about["rule"]]()
     model.update = Confidence()  # always asked, so that its logits can be compared where the rule ignores them
     start = state = model.init_state(1)
-    whole = about["api"].startswith("forward") and "recurrent" not in about["api"]
+    model.masked_tokens = whole = about["api"].startswith("forward") and "recurrent" not in about["api"]
     frames = []
-    for view, update, reset in zip(_views(about, given), about["update"], about["reset"]):
-        proposal = model.propose(state, view, state.frames == 0)
+    for i, view in enumerate(_views(about, given)):
+        seen, size = model.features(view) if features is None else features[i : i + 1], view.image.shape[-2:]
+        proposal = model.propose(state, seen, size, state.frames == 0)
         updated = rule.update((), state.tokens, proposal.candidate, proposal.evidence)
         new = ReconState(updated.tokens, proposal.pose_memory, state.frames + 1, ())
-        new = tree.where(view.has_image & update, new, state._replace(frames=state.frames + 1))
-        if reset:  # acts after the frame that carries it; the whole-sequence path goes on as if it were no first view
+        new = tree.where(view.has_image & about["update"][i], new, state._replace(frames=state.frames + 1))
+        if about["reset"][i]:  # acts after the frame that carries it; the whole-sequence path goes on as if it were no first view
             new = start._replace(frames=new.frames if whole else start.frames)
-        readout = model.read(proposal, view.image.shape[-2:], updated.gate)
+        readout = model.read(proposal, size, updated.gate)
         frames.append(_named(proposal, new, readout))
         state = new
     made = {key: torch.cat([frame[key] for frame in frames]) for key in frames[0]}

@@ -80,10 +80,11 @@ class ReconModel(nn.Module):
 
     def forward(self, state: ReconState, frame: Frame | View) -> tuple[ReconState, ReconReadout]:
         view = as_view(frame)
-        proposal = self.propose(state, view, first=state.frames == 0)
+        size = view.image.shape[-2:]
+        proposal = self.propose(state, self.features(view), size, first=state.frames == 0)
         updated = self.update.update(state.rule, state.tokens, proposal.candidate, proposal.evidence)
         new = ReconState(updated.tokens, proposal.pose_memory, state.frames + 1, updated.own)
-        return tree.where(view.has_image, new, state), self.read(proposal, view.image.shape[-2:], updated.gate)
+        return tree.where(view.has_image, new, state), self.read(proposal, size, updated.gate)
 
     def query(self, state: ReconState, ray_map: Tensor) -> ReconReadout:
         """What the state holds where rays [B, h, w, 6] look; the state stays as it is."""
@@ -91,18 +92,18 @@ class ReconModel(nn.Module):
         blank = torch.zeros_like(ray_map[..., :3]).permute(0, 3, 1, 2)
         return self(state, View(blank, ray_map, ~seen, seen, seen, ~seen))[1]
 
-    def propose(self, state: ReconState, view: View, first: Tensor) -> Proposal:
-        """Encodes the view and lets it meet the state; `first` [B] marks streams that hold nothing yet."""
-        features = self.features(view)  # [B, N, E]
-        rows, columns = self._grid(view.image)
+    def propose(self, state: ReconState, features: Tensor, size: tuple[int, int], first: Tensor) -> Proposal:
+        """Lets the features [B, N, E] of a view of `size` meet the state.
+
+        first: streams that hold nothing yet, [B].
+        """
+        rows, columns = self._grid(size)
         summary = features.mean(1, keepdim=True)  # [B, 1, E]
         recalled = self.pose_retriever.read(state.pose_memory, summary)
         pose_token = torch.where(first[:, None, None], self.pose_token, recalled)
         image = torch.cat([pose_token, self.decoder_embed(features)], 1)  # [B, 1 + N, D]
         places = self._places(rows, columns, image)
-        decoded = decode(
-            state.tokens, image, self.dec_blocks_state, self.dec_blocks, places, self.update.asks
-        )
+        decoded = decode(state.tokens, image, self.dec_blocks_state, self.dec_blocks, places, self.update.asks)
         layers = self._layers(features, decoded)
         pose_memory = self.pose_retriever.write(state.pose_memory, summary, layers.pose)
         evidence = Evidence(first, summary[:, 0], *decoded.glance)
@@ -110,7 +111,7 @@ class ReconModel(nn.Module):
 
     def features(self, view: View) -> Tensor:
         """Tokens of what the view brings, [B, N, E]."""
-        rows, columns = self._grid(view.image)
+        rows, columns = self._grid(view.image.shape[-2:])
         place, config = grid(rows, columns, view.image.device), self.config
         by = rotation(place, config.enc_embed_dim // config.enc_num_heads, view.image.dtype)
         image = encode(view.image, self.patch_embed, self.enc_blocks, self.enc_norm, by)
@@ -126,7 +127,7 @@ class ReconModel(nn.Module):
     def read(self, proposal: Proposal, size: tuple[int, int], gate: Tensor) -> ReconReadout:
         """The heads' answer for images of `size`."""
         config, layers = self.config, proposal.layers
-        rows, columns = (side // config.patch_size for side in size)
+        rows, columns = self._grid(size)
         width = config.dec_embed_dim // config.dec_num_heads
         by = rotation(grid(rows, columns, layers.last.device), width, layers.last.dtype)
         maps = self.downstream_head(layers, by, rows, columns)
@@ -153,8 +154,8 @@ class ReconModel(nn.Module):
         widths = (config.dec_embed_dim // config.dec_num_heads, config.dec_embed_dim // config.state_dec_num_heads)
         return Places(*(rotation(at, width, like.dtype) for width in widths for at in (image, state)))
 
-    def _grid(self, image: Tensor) -> tuple[int, int]:
-        height, width = image.shape[-2:]
+    def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        height, width = size
         patch = self.config.patch_size
         if height % patch or width % patch:
             raise ShapeError(f"image is {height} x {width}; wanted sides that are multiples of {patch} (the patch)")
