@@ -1,0 +1,107 @@
+"""Sequences of random rooms, rendered once and kept on the disk."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import trange
+
+from streammem.errors import ConfigError
+from streammem.sources.rooms import WALKS, RandomRoom
+
+UNSEEN = 1_000_000  # seeds from here on are for tests
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is rendered.
+
+    Raises: ConfigError where a count is below 1, or the walks' share is none.
+    """
+
+    sequences: int = 3000
+    frames: int = 16
+    height: int = 48
+    width: int = 64
+    wandering: float = 0.6  # share of sequences whose camera wanders; the others go round
+    seed: int = 0  # of the first room
+
+    def __post_init__(self):
+        if min(self.sequences, self.frames, self.height, self.width) < 1 or not 0 <= self.wandering <= 1:
+            raise ConfigError(f"data are {self}; wanted counts of at least 1 and a share within 0..1")
+
+
+class Clips(NamedTuple):
+    """Sequences side by side."""
+
+    image: Tensor  # [B, T, 3, h, w] float32, in [-1, 1]
+    depth: Tensor  # [B, T, h, w] float32, metres
+    world_from_camera: Tensor  # [B, T, 4, 4] float32
+    intrinsics: Tensor  # [3, 3]
+
+
+class Rooms:
+    """The rendered sequences, made on first use in `folder`.
+
+    Memory-mapped: a process holds what it reads.
+    """
+
+    def __init__(self, settings: DataSettings, folder: Path):
+        self.settings = settings
+        self.folder = folder / hashlib.sha256(json.dumps(asdict(settings)).encode()).hexdigest()[:12]
+        if not (self.folder / "whole").is_file():
+            _render(settings, self.folder)
+        self.images, self.depths, self.poses = (
+            np.load(self.folder / f"{name}.npy", mmap_mode="r") for name in ("image", "depth", "pose")
+        )
+        self.intrinsics = RandomRoom(settings.seed, settings.height, settings.width).intrinsics
+
+    def draw(self, g: torch.Generator, batch: int, frames: int) -> Clips:
+        """Random sequences and random stretches of them, half of them backwards."""
+        rows = torch.randint(self.settings.sequences, (batch,), generator=g).tolist()
+        starts = torch.randint(self.settings.frames - frames + 1, (batch,), generator=g).tolist()
+        backwards = (torch.rand(batch, generator=g) < 0.5).tolist()
+        cuts = [slice(s, s + frames) for s in starts]
+
+        def picked(of: np.ndarray) -> Tensor:
+            parts = [torch.from_numpy(of[row, cut].astype(np.float32)) for row, cut in zip(rows, cuts)]
+            return torch.stack([part.flip(0) if back else part for part, back in zip(parts, backwards)])
+
+        return Clips(picked(self.images) / 127.5 - 1, picked(self.depths), picked(self.poses), self.intrinsics)
+
+
+def _render(settings: DataSettings, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    n, t, h, w = settings.sequences, settings.frames, settings.height, settings.width
+    images, depths, poses = (
+        np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, shape)
+        for name, kind, shape in (
+            ("image", np.uint8, (n, t, 3, h, w)),
+            ("depth", np.float16, (n, t, h, w)),
+            ("pose", np.float32, (n, t, 4, 4)),
+        )
+    )
+    for row in trange(n, desc="rooms", mininterval=10):
+        clip = rendered(settings.seed + row, t, h, w, WALKS[row >= settings.wandering * n])
+        images[row] = (clip.image[0] * 127.5 + 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
+        depths[row], poses[row] = clip.depth[0].numpy(), clip.world_from_camera[0].numpy()
+    for array in (images, depths, poses):
+        array.flush()
+    (folder / "whole").touch()
+
+
+def rendered(seed: int, frames: int, height: int, width: int, walk: str) -> Clips:
+    """One sequence of one room, [1, T, ...]."""
+    room = RandomRoom(seed, height, width, walk)
+    views = [room.render(i) for i in range(frames)]
+    return Clips(
+        torch.stack([view.colour.permute(2, 0, 1) * 2 - 1 for view in views])[None],
+        torch.stack([view.depth for view in views])[None],
+        torch.stack([room.camera_at(i).world_from_camera for i in range(frames)])[None].float(),
+        room.intrinsics,
+    )
