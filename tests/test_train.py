@@ -18,7 +18,7 @@ from apps.train.settings import ModelSettings, RuleSettings, TrainSettings
 from apps.train.tasks import TASKS, Copying, Overwrite, Recall, Regression, SelectiveCopying, _mixed, stream
 from apps.train.trainer import Trainer, rate_at, score
 from streammem import config
-from streammem.errors import CheckpointError, ConfigError
+from streammem.errors import CheckpointError
 from streammem.rules import RULES
 
 SMALL = "options={vocabulary: 8, pairs: [2, 4], length: 16}"

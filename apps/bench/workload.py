@@ -84,6 +84,17 @@ class Targets:
 
 
 @dataclass(frozen=True)
+class Mqar:
+    """Training of multi-query associative recall."""
+
+    seeds: int = 3
+    steps: int = 500
+    batch: int = 32
+    key: int = 32  # width of keys and values
+    rate: float = 5e-3
+
+
+@dataclass(frozen=True)
 class Workload:
     """Everything, by group of cases."""
 
@@ -95,6 +106,7 @@ class Workload:
     kill: Kill = field(default_factory=Kill)
     rules: Rules = field(default_factory=Rules)
     targets: Targets = field(default_factory=Targets)
+    mqar: Mqar = field(default_factory=Mqar)
     retention: tuple[float, ...] = (
         1,
         3,

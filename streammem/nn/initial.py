@@ -29,7 +29,8 @@ def initial(rule: Rule, heads: int, key: int, value: int, hidden: int):
     """An initial memory for `heads` heads, of the kind the rule wants: zeros where a rule can start from them.
 
     A matrix that decays or is kept is zero; layers of a deep memory are normal with variance 1 / inputs, biases zero,
-    gains one; memories on the simplex are softmax of that.
+    gains one; memories on the simplex are softmax of that. An MLP that starts from zero has a first layer of variance
+    1, which suits keys of unit length, and a last one of zeros.
 
     Shapes: key, value, hidden: widths K, V, and of the layers between; -> weights [H, K, V], or a tuple of such.
     Raises: ConfigError where the memory is a residual and K is not V.
@@ -45,7 +46,10 @@ def initial(rule: Rule, heads: int, key: int, value: int, hidden: int):
         x = torch.randn(heads, rows, columns) / rows**0.5
         return retention.total * x.softmax(-2) if isinstance(retention, KL) else x
 
-    return shaped(memory, made, key, value, hidden)
+    weights = shaped(memory, made, key, value, hidden)
+    if isinstance(memory, MLP | BiasedMLP) and isinstance(retention, Keep | Decay):
+        return weights._replace(w1=key**0.5 * weights.w1, w2=torch.zeros_like(weights.w2))
+    return weights
 
 
 def on_simplex(rule: Rule) -> bool:
