@@ -61,7 +61,7 @@ def test_views_that_tell_nothing_are_nan_and_leave_the_median_alone():
         state, same = lens.step(state, blank)
         assert torch.equal(K, same)
     assert float(K[0, 0, 0]) == pytest.approx(32, rel=1e-4) and int(state.count) == 5
-    assert state.focal.shape == (1, 3)
+    assert state.values.shape == (1, 3)
 
 
 def test_streams_are_independent():
@@ -72,6 +72,13 @@ def test_streams_are_independent():
         together, K = lens.step(together, points)
         alone, one = lens.step(alone, points[1:])
         assert torch.equal(K[1:], one)
+
+
+def test_no_lens_has_a_focal_length_of_a_pixel():
+    for lens in (Fitted(), Median(3)):
+        for focal in (0.5, 5000.0):
+            _, K = lens.step(lens.init(1), views(focal, dtype=torch.float32))
+            assert K[0, 0, 0] == 34
 
 
 def test_fitted_and_fixed():

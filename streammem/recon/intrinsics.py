@@ -3,32 +3,25 @@
 import abc
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.geometry import pixel_grid
+from streammem.recon.ring import Ring, median, noted, ring
 
 STEPS = 10
 LEAST = 1e-8
-
-
-class LensState(NamedTuple):
-    """Focal lengths that were fitted lately, NaN where none was yet; a ring."""
-
-    focal: Tensor  # [B, n] pixels
-    count: Tensor  # [B] int64, fitted since the stream started
+SHORTEST, LONGEST = 0.2, 10.0  # focal lengths in long sides of the picture: 136 and 6 degrees of view
 
 
 class Lens(abc.ABC):
-    """How intrinsics come about; a frozen value. (state, points) -> (state, K)."""
+    """How intrinsics come about; a frozen value. (state, points) -> (state, K). The state: the last focal lengths."""
 
-    def init(self, batch: int, device="cpu") -> LensState:
+    def init(self, batch: int, device="cpu") -> Ring:
         """The state before the first view."""
-        count = torch.zeros(batch, dtype=torch.int64, device=device)
-        return LensState(torch.full((batch, self.window), torch.nan, device=device), count)
+        return ring(batch, self.window, device)
 
     @property
     def window(self) -> int:
@@ -36,17 +29,18 @@ class Lens(abc.ABC):
         return 1
 
     @abc.abstractmethod
-    def step(self, state: LensState, points: Tensor) -> tuple[LensState, Tensor]:
+    def step(self, state: Ring, points: Tensor) -> tuple[Ring, Tensor]:
         """K [B, 3, 3] of a view whose points in its own axes are [B, h, w, 3]."""
 
 
 @dataclass(frozen=True)
 class Fitted(Lens):
-    """Each view for itself, as the official code does."""
+    """Each view for itself, as the official code does; a long side where the points tell no plausible one."""
 
-    def step(self, state: LensState, points: Tensor) -> tuple[LensState, Tensor]:
-        focal = focal_length(points)
-        return _noted(state, focal), matrix(focal, *points.shape[1:3])
+    def step(self, state: Ring, points: Tensor) -> tuple[Ring, Tensor]:
+        height, width = points.shape[1:3]
+        focal = plausible(focal_length(points), height, width)
+        return noted(state, focal), matrix(_or_guess(focal, height, width), height, width)
 
 
 @dataclass(frozen=True)
@@ -67,11 +61,10 @@ class Median(Lens):
     def window(self) -> int:
         return self.views
 
-    def step(self, state: LensState, points: Tensor) -> tuple[LensState, Tensor]:
+    def step(self, state: Ring, points: Tensor) -> tuple[Ring, Tensor]:
         height, width = points.shape[1:3]
-        state = _noted(state, focal_length(points))
-        middle = state.focal.nanmedian(-1).values
-        return state, matrix(torch.where(middle.isfinite(), middle, float(max(height, width))), height, width)
+        state = noted(state, plausible(focal_length(points), height, width))
+        return state, matrix(_or_guess(median(state), height, width), height, width)
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,7 @@ class Fixed(Lens):
         if not (self.fx > 0 and self.fy > 0 and math.isfinite(self.fx + self.fy + self.cx + self.cy)):
             raise ConfigError(f"{self}; wanted finite numbers and positive focal lengths")
 
-    def step(self, state: LensState, points: Tensor) -> tuple[LensState, Tensor]:
+    def step(self, state: Ring, points: Tensor) -> tuple[Ring, Tensor]:
         rows = [[self.fx, 0, self.cx], [0, self.fy, self.cy], [0, 0, 1]]
         return state, torch.tensor(rows, dtype=points.dtype, device=points.device).expand(len(points), 3, 3)
 
@@ -120,6 +113,12 @@ def focal_length(points: Tensor, steps: int = STEPS) -> Tensor:
     return focal
 
 
+def plausible(focal: Tensor, height: int, width: int) -> Tensor:
+    """Focal lengths [B] that a lens can have, in long sides of its picture; NaN for the others."""
+    share = focal / max(height, width)
+    return torch.where((share > SHORTEST) & (share < LONGEST), focal, torch.nan)
+
+
 def matrix(focal: Tensor, height: int, width: int) -> Tensor:
     """K [B, 3, 3] of focal lengths [B] and the middle pixel (w // 2, h // 2) of the picture."""
     K = torch.eye(3, dtype=focal.dtype, device=focal.device).repeat(len(focal), 1, 1)
@@ -128,9 +127,6 @@ def matrix(focal: Tensor, height: int, width: int) -> Tensor:
     return K
 
 
-def _noted(state: LensState, focal: Tensor) -> LensState:
-    """The ring with one more fit in it, where it is a focal length."""
-    good = focal.isfinite() & (focal > 0)
-    at = (state.count % state.focal.shape[1])[:, None]
-    kept = torch.where(good[:, None], focal[:, None], state.focal.gather(1, at))
-    return LensState(state.focal.scatter(1, at, kept), state.count + good)
+def _or_guess(focal: Tensor, height: int, width: int) -> Tensor:
+    """A long side, some 53 degrees of view, where nothing is known."""
+    return torch.where(focal.isfinite(), focal, float(max(height, width)))
