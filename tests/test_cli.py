@@ -9,7 +9,6 @@ from conftest import ROOT
 
 from apps import CONFIGS, cli, info
 from streammem.errors import ConfigError
-from streammem.rules import RULES
 
 
 def test_an_unknown_name_gets_the_names_in_one_line(capsys):
@@ -38,12 +37,6 @@ def test_info_says_what_a_bug_report_needs(capsys):
     assert cli.main(["info"]) == 0
     said = capsys.readouterr().out
     assert all(word in said for word in ("torch", "open3d", "devices", "threads", "[peers]", "Apache-2.0"))
-
-
-def test_rules_lists_the_catalogue(capsys):
-    assert cli.main(["rules"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said and repr(make()) in said for name, make in RULES.items())
 
 
 def test_configs_lie_beside_the_apps():

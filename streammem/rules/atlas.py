@@ -25,7 +25,8 @@ def atlas(
 
     frames, tokens, features, chunk: as in omega.
 
-    Shapes: weights as the memory has them, over features of the keys; the window holds (frames - 1) N tokens.
+    Shapes: weights as the memory has them, over features of the keys; the window holds (frames - 1) N tokens. No chunk
+    form: each momentum is orthogonalised alone.
     Units: none; a step has singular values near mean(lr), whatever the surprise: the rate has to carry it.
     Source: Behrouz et al. 2025, arXiv:2505.23735.
     Differs: one rate for the weight of a token and the length of the step; the paper has two. Else as in omega.

@@ -14,7 +14,7 @@ class Frozen(Rule):
 
         M_t = M_0
 
-    Shapes: memory [..., K, V].
+    Shapes: memory [..., K, V]. No chunk form: nothing is written.
     """
 
     def init(self, weights: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class LastFrame(Rule):
 
     A frame whose tokens all have zero rate is no frame.
 
-    Shapes: memory [..., K, V]; one write takes N tokens.
+    Shapes: memory [..., K, V]; one write takes N tokens. No chunk form: each frame is solved alone.
     Raises: ConfigError where ridge is not positive.
     """
 

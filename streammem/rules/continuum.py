@@ -30,7 +30,7 @@ class Continuum(Rule):
 
     memory: the blocks. periods: frames between the steps of each; fast blocks hold what is new, slow ones what lasts.
 
-    Shapes: weights: a tuple, one item a block; one write takes N tokens.
+    Shapes: weights: a tuple, one item a block; one write takes N tokens. No chunk form: the blocks read each other.
     Raises: ConfigError where there is not one period of at least 1 for each block.
     Source: Nested learning, Behrouz et al. 2025, arXiv:2512.24695: its continuum memory system.
     Differs: the part of HOPE in which projections are memories too is not here: for an MLP it is not defined.

@@ -68,7 +68,8 @@ class DeltaFormer(Rule):
     and what it read there, so that overwriting needs no room and stays exact; None never merges. Where there is no room
     the least recently written slot is given up.
 
-    Shapes: memory [..., K, V] is M_0; one write takes N tokens, one after the other. Retention decays u.
+    Shapes: memory [..., K, V] is M_0; one write takes N tokens, one after the other. Retention decays u. Chunk form
+    exact without `merge`, by a triangular solve.
     Raises: ConfigError where a field makes no sense.
     Source: DeltaFormer 2025, arXiv:2505.19488; the unnormalised form and the dictionary are ours.
     Differs: bounded; keys stand for the paper's separate w. A token of zero rate is no token, in both forms.

@@ -12,7 +12,8 @@ def gated_hebbian() -> Composed:
 
     Matrix memory, dot-product bias, decay, descent.
 
-    Shapes: memory [..., K, V]; one write takes N tokens; retention [..., 1, 1] or, by channel, [..., K, 1].
+    Shapes: memory [..., K, V]; one write takes N tokens; retention [..., 1, 1] or, by channel, [..., K, 1]. Chunk form
+    exact.
     Source: Yang et al. 2023, arXiv:2312.06635.
     """
     return Composed(Matrix(), Dot(), Decay(), Descent())

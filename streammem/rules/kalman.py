@@ -106,7 +106,8 @@ class Kalman(Rule):
     surprise: raise the covariance where the map has changed abruptly; None never does.
     motion: Still(), or Steady(variance) which estimates the velocity of the map too.
 
-    Shapes: memory [..., K, V]; P is shared by the value channels; one write takes N tokens, exactly.
+    Shapes: memory [..., K, V]; P is shared by the value channels; one write takes N tokens, exactly. No chunk form: the
+    covariance goes step by step. Many tokens to a frame are cheaper, and as exact.
     Units: variances in squared units of the values (r) and of values per key (P, q). Sound while r is above about 1e-9
     of what P |k|^2 may be; below that even float64 loses the sign of P.
     Raises: ConfigError where a variance makes no sense.

@@ -58,7 +58,8 @@ class KalmanBank(Rule):
     so that what is likely may change. window: tokens over which the noise is measured. surprise: detector of abrupt
     change; its boost is in units of the noise. prior_variance: of the initial memory, in these units too.
 
-    Shapes: memory [..., K, V]; one write takes N tokens. The state is M (1 + 4 K / V + ...) times a matrix memory.
+    Shapes: memory [..., K, V]; one write takes N tokens. The state is M (1 + 4 K / V + ...) times a matrix memory. No
+    chunk form: each frame weighs the members anew.
     Units: none but those of the noise, which is measured: scaling all values changes nothing but the scale.
     Raises: ConfigError where a field makes no sense.
     Source: multiple models: Magill 1965; forgetting of their evidence: Raftery et al. 2010; robust weights: Lange et

@@ -44,7 +44,8 @@ class KernelSmoother(Rule):
     error then has to be that of tokens not yet written (ReadFirst), or h goes to zero. fit: as above. ridge: of the
     local slopes, in units of the mean weight.
 
-    Shapes: memory [..., K, V] is M_0, read where nothing was written; one write takes N tokens.
+    Shapes: memory [..., K, V] is M_0, read where nothing was written; one write takes N tokens. No chunk form: the
+    buffer goes step by step.
     Units: bandwidth in those of the keys. Weights that have faded below 1e-12 fade to nothing. The constant fit
     averages all versions of a key that was overwritten, unless retention is below 1.
     Raises: ConfigError where a field makes no sense.

@@ -17,7 +17,8 @@ def lact(algorithm: Algorithm = Muon(5, LACT), memory: Architecture = SwiGLU()) 
     algorithm: Muon, or Momentum() or Descent(), which the norms keep finite too. To be causal, ask before telling
     (ReadFirst); to write some tokens only, give the others a rate of 0.
 
-    Shapes: weights as the memory has them; one write takes the N tokens of a chunk.
+    Shapes: weights as the memory has them; one write takes the N tokens of a chunk. No chunk form: a frame is a chunk,
+    and each starts from the norms of the one before.
     Units: none; with Muon the rates weigh tokens against each other and a common factor changes nothing: a chunk of
     one token moves the memory as far as one of a million.
     Source: Zhang et al. 2025, arXiv:2505.23884.

@@ -41,7 +41,8 @@ class LogLinear(Rule):
     rule: any whose write is affine in a matrix memory, with that memory as its state. levels: L; T frames need
     2 + log2 T.
 
-    Shapes: memory [..., K, V], or `LevelWeights`; the state is L times as large. No chunk form here.
+    Shapes: memory [..., K, V], or `LevelWeights`; the state is L times as large. No chunk form: the levels merge step
+    by step.
     Raises: ConfigError where the rule is not affine, or levels below 2.
     Source: Guo et al. 2025, arXiv:2506.04761.
     Differs: the share of a level is learned and does not depend on the token.

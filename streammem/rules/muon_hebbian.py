@@ -12,7 +12,7 @@ def muon_hebbian() -> Composed:
 
     Matrix memory, dot-product bias, nothing forgotten, Muon.
 
-    Shapes: memory [..., K, V]; one write takes N tokens.
+    Shapes: memory [..., K, V]; one write takes N tokens. No chunk form: each frame is orthogonalised alone.
     Units: none; the step has singular values near 1, whatever the rates.
     Source: the write of LaCT, Zhang et al. 2025, arXiv:2505.23884.
     Differs: a matrix in place of SwiGLU, and no renormalisation of the weights.

@@ -25,7 +25,8 @@ def omega(
     frames: length of the window, this frame included. tokens: N of every frame. features: phi, over which the memory
     is; None takes keys as they are. chunk: as in titans; the window and the chunk are different things.
 
-    Shapes: weights as the memory has them, over features of the keys; the window holds (frames - 1) N tokens.
+    Shapes: weights as the memory has them, over features of the keys; the window holds (frames - 1) N tokens. No chunk
+    form: the window goes step by step.
     Source: Behrouz et al. 2025, arXiv:2505.23735.
     Differs: a token keeps its rate while it is in the window, where the paper has a gate for each pair; the loss has a
     factor 0.5. The paper prints a minus before the value term of the linear memory; descent gives a plus.

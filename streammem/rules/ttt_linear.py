@@ -15,7 +15,8 @@ def ttt_linear(chunk: int = 16, memory: Architecture = Residual(Affine(), learne
 
     Affine memory in a residual norm, l2 bias, nothing forgotten, descent; gradients frozen for `chunk` frames.
 
-    Shapes: weights as the memory has them, K = V under a residual; one write takes N tokens.
+    Shapes: weights as the memory has them, K = V under a residual; one write takes N tokens. Chunk form of frozen
+    gradients, where `chunk` is above 1: the dual form.
     Units: none. At W = 0 the norm has no variance and its gradient is of the order of 1000: start at random weights of
     about 0.02.
     Source: Sun et al. 2024, arXiv:2407.04620.

@@ -16,7 +16,8 @@ def ttt_mlp(chunk: int = 16, memory: Architecture = Residual(BiasedMLP(), learne
     MLP memory in a residual norm, l2 bias, nothing forgotten, descent; gradients frozen for `chunk` frames. With chunk
     1 and one write a robot step it is the memory of RoboTTT (arXiv:2607.15275).
 
-    Shapes: weights as the memory has them, K = V under a residual; one write takes N tokens.
+    Shapes: weights as the memory has them, K = V under a residual; one write takes N tokens. Chunk form of frozen
+    gradients, where `chunk` is above 1: the dual form.
     Source: Sun et al. 2024, arXiv:2407.04620.
     Differs: as in ttt_linear.
     """
