@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from streammem import config
 from streammem.errors import ConfigError
-from streammem.settings import ReconstructSettings
+from streammem.settings import COLOUR_ONLY, ReconstructSettings
+from streammem.sources import SPECS, parsed
 
 from . import CONFIGS
 
 RUN = "run.yaml"  # the settings of a run, among what it says about itself
-SPECS = "synthetic, folder:PATH, tum:PATH or video:PATH"
 
 
 class Wish(NamedTuple):
@@ -35,18 +35,31 @@ def wish(argv: list[str], about: str) -> Wish:
     if len(files) > 1:
         raise ConfigError(f"settings files are {', '.join(files)}; wanted one, and key=value for what differs")
     overrides = [*_flags(said), *(text for text in said.settings if "=" in text)]
-    if not files and said.resume is None and not any(text.startswith("source.kind=") for text in overrides):
-        files = ["synthetic"]
+    if not files and said.resume is None:
+        files = _usual(overrides)
     data, where = _read(files, said.resume)
     for text in overrides:
         config.override(data, text)
     settings = config.build(ReconstructSettings, data, where)
-    if settings.source.path is not None:
+    if settings.source.path is not None and settings.source.kind != "webcam":
         source = dataclasses.replace(settings.source, path=str(Path(settings.source.path).expanduser().resolve()))
         settings = dataclasses.replace(settings, source=source)
+    if settings.recon.weights is not None:
+        weights = str(Path(settings.recon.weights).expanduser().resolve())
+        settings = dataclasses.replace(settings, recon=dataclasses.replace(settings.recon, weights=weights))
     if settings.out is None and said.resume is not None:
         settings = dataclasses.replace(settings, out=said.resume.parent)
     return Wish(settings, said.resume, said.overwrite, said.quiet)
+
+
+def _usual(overrides: list[str]) -> list[str]:
+    """The file of ours that a run takes which names none."""
+    told = {name: value.strip('"') for name, _, value in (text.partition("=") for text in overrides)}
+    if told.get("source.kind") == "synthetic:rgb":
+        return ["synthetic_rgb"]
+    if told.get("source.kind") in COLOUR_ONLY or told.get("recon.weights") not in (None, "null"):
+        return ["rgb"]
+    return [] if "source.kind" in told else ["synthetic"]
 
 
 def _read(files: list[str], resume: Path | None) -> tuple[dict, str]:
@@ -79,10 +92,12 @@ def _flags(said: argparse.Namespace) -> list[str]:
     """Options as overrides."""
     told = []
     if said.source is not None:
-        kind, colon, path = said.source.partition(":")
-        if (kind == "synthetic") == bool(colon) or (colon and not path):
-            raise ConfigError(f"source is {said.source!r}; wanted {SPECS}")
-        told += [f"source.kind={json.dumps(kind)}", f"source.path={json.dumps(path) if colon else 'null'}"]
+        kind, path = parsed(said.source)
+        told += [f"source.kind={json.dumps(kind)}", f"source.path={json.dumps(path)}"]
+    if said.weights is not None:
+        told.append(f"recon.weights={json.dumps(str(said.weights))}")
+    if said.update is not None:
+        told.append(f"recon.update={json.dumps(said.update)}")
     if said.out is not None:
         told.append(f"out={json.dumps(str(said.out))}")
     if said.check is not None:
@@ -97,6 +112,8 @@ def _parser(about: str) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("settings", nargs="*", help="a YAML file, the name of one of ours, or key.sub=value; nothing: synthetic")
     add("--source", metavar="SPEC", help=SPECS)
+    add("--weights", type=Path, metavar="FILE", help="of the network that sees depth in colour (streammem weights)")
+    add("--update", metavar="RULE", help="by which the network's state is written (default: confidence)")
     add("--out", type=Path, metavar="DIR", help="where to write (default: out/SOURCE-DATE)")
     add("--resume", type=Path, metavar="STATE", help="go on where this state.safetensors was written")
     add("--check", choices=("strict", "warn", "off"), help="of the first frames (default: strict)")

@@ -1,5 +1,7 @@
 """Learns a scene from a stream of depth frames, and writes what was learnt: mesh, trajectory, state, report.
 
+A stream of colour alone (video:FILE, webcam, synthetic:rgb, or any with --weights) is seen through a network first.
+
 exit status:
   0           the stream was learnt to its end
   1           the stream came to its end, but no frame of it could be learnt; the report says why
@@ -11,25 +13,29 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from streammem import config
 from streammem.errors import CheckpointError, StreamMemError
 from streammem.export import write_mesh
-from streammem.sources import FirstFramesCheck
+from streammem.mapping.readout import GIVEN
+from streammem.sources import FirstFramesCheck, Synthetic
 from streammem.types import Frame
 
-from . import cli
+from . import cli, views
 from .arguments import RUN, wish
 from .bench.figure import commit, machine, resident_bytes, versions
 from .journal import tum_line
 from .report import Finished, write_preview, write_report
-from .run import TRAJECTORY, TRUTH, Run, opened
+from .run import TRAJECTORY, TRUTH, VIEWS, Run, opened
 from .score import looks, paths, score
 from .stop import Stop
 
+SEEN = "pose from the network"
 MESH, REPORT, PREVIEW = "mesh.ply", "report.html", "preview.png"
 CHECKS = {"strict": "raise", "warn": "warn", "silent": "off"}
 
@@ -93,17 +99,46 @@ def _checked(run: Run) -> Iterator[Frame]:
 
 def _step(run: Run, frame: Frame) -> None:
     """Learns one frame and writes down where it was seen from."""
-    true = frame.world_from_camera
+    true = _true_pose(run, frame)
     if run.settings.poses == "find":
         frame = frame._replace(world_from_camera=None)
+    if run.eye is not None:
+        with run.journal.timed("see it through the network"):
+            seen = run.eye.step(frame)
+        frame = seen.frame
+        run.lines[VIEWS].write(views.line(seen))
     with run.journal.timed("track and write it"):
         readout = run.mapper.step(frame)
         status, reason = readout.status, readout.reason
+    if run.eye is not None and reason == GIVEN:
+        reason = SEEN
     pose, time_s = readout.world_from_camera[0].cpu(), float(frame.time_s[0])
     if run.journal.enter(status, reason, pose):
         run.lines[TRAJECTORY].write(tum_line(time_s, pose))
     if TRUTH in run.lines and true is not None and bool(true.isfinite().all()):
         run.lines[TRUTH].write(tum_line(time_s, true[0]))
+
+
+def _true_pose(run: Run, frame: Frame) -> Tensor | None:
+    """The pose that the frame brings, or else what a synthetic source holds back, [1, 4, 4]."""
+    if frame.world_from_camera is None and isinstance(run.source, Synthetic):
+        return run.source.camera_at(run.journal.frames).world_from_camera[None]
+    return frame.world_from_camera
+
+
+def _again(run: Run, number: int) -> Frame:
+    """A frame of the stream once more, as the mapper gets it; nothing is written."""
+    frame = run.source[number]
+    return frame if run.eye is None else run.eye.peek(frame).frame
+
+
+def _truth(run: Run, number: int) -> Tensor | None:
+    """The exact depth of a frame, [h, w], in the picture that the mapper gets; None where nobody knows it."""
+    if not isinstance(run.source, Synthetic):
+        return None
+    camera = run.source.camera_at(number)
+    camera = camera if run.eye is None else run.eye.fit.camera_to_model(camera)
+    return run.source.scene_at(number).render(camera).depth.cpu()
 
 
 def _finish(run: Run, about: dict) -> None:
@@ -114,8 +149,10 @@ def _finish(run: Run, about: dict) -> None:
             mesh = run.mapper.mesh()
             write_mesh(run.out / MESH, mesh.vertices, mesh.triangles, mesh.normals, mesh.colours)
     with run.journal.timed("render and compare"):
-        way = paths(run.out / TRAJECTORY, run.out / TRUTH if TRUTH in run.lines else None)
-        shown = list(looks(run.mapper, run.source, run.journal.sights.chosen()))
+        scaled = run.eye is not None
+        way = paths(run.out / TRAJECTORY, run.out / TRUTH if TRUTH in run.lines else None, scaled)
+        sights = run.journal.sights.chosen() if run.source.again else []
+        shown = list(looks(run.mapper, sights, partial(_again, run), partial(_truth, run), scaled))
         result = score(shown, way, mesh, run.source)
     about |= {"ended": _now(), "frames": run.journal.frames, "statuses": dict(run.journal.statuses())}
     about |= {"state_bytes": run.mapper.nbytes, "peak_resident_bytes": resident_bytes(high=True)}
@@ -140,6 +177,9 @@ def _about(argv: list[str], run: Run) -> dict:
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }
+    if run.weights is not None:
+        said = run.weights
+        about["weights"] = {"file": str(said.path), "fingerprint": said.fingerprint, "licence": said.licence}
     _write_record(run, about)
     return about
 

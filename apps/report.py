@@ -8,6 +8,7 @@ import torch
 
 from streammem import config
 from streammem.mapping import Mapper, Mesh
+from streammem.metrics import DepthError
 from streammem.settings import ReconstructSettings
 from streammem.sources import Source
 
@@ -93,6 +94,7 @@ def _summary(run: Finished) -> str:
     told = ", ".join(f"{count} {status}" for status, count in counts.most_common()) or "none"
     state = f"state {about['state_bytes'] / 2**20:.0f} MiB, fixed"
     poses = "poses given by the source" if run.settings.poses == "given" else "poses found against the map"
+    poses = "depth and poses by a network, from colour alone" if run.settings.colour_only else poses
     frames = f"{run.journal.frames} of {len(run.source)} frames"
     return f'<p class="soft">{frames}, {ended}: {told}{pace}; {state}; {poses}.</p>'
 
@@ -128,7 +130,7 @@ def _trajectory(run: Finished) -> str:
 
 def _errors(run: Finished) -> str:
     rows, score = [], run.score
-    for name, error in (("depth, against the camera", score.measured), ("depth, against the truth", score.exact)):
+    for name, error in _depths(run.settings, score):
         if error is not None:
             shares = f"{error.within_2cm:.1%} within 2 cm, {error.coverage:.1%} covered"
             rows.append((name, f"{error.mean_mm:.1f} mm", f"{error.median_mm:.1f} mm", shares))
@@ -139,10 +141,19 @@ def _errors(run: Finished) -> str:
     if score.trajectory is not None:
         error = score.trajectory
         rest = f"rmse {error.rmse_m * 1000:.1f} mm, at most {error.max_m * 1000:.1f} mm, {error.poses} poses"
-        name = "trajectory, after rigid alignment (ATE)"
+        how = "alignment with a scale" if run.paths.scaled else "rigid alignment"
+        name = f"trajectory, after {how} (ATE)"
         rows.append((name, f"{error.mean_m * 1000:.1f} mm", f"{error.median_m * 1000:.1f} mm", rest))
     note = "Depth errors are of the views above: frames that the map has learnt from, from 0.1 m to its range."
     return "<h2>Errors</h2>" + _table(("", "mean", "median", ""), rows) + f'<p class="soft">{note}</p>' if rows else ""
+
+
+def _depths(settings: ReconstructSettings, score: Score) -> tuple[tuple[str, DepthError | None], ...]:
+    """Depth errors by what they are of."""
+    if settings.colour_only:
+        seen, true = "depth, against what the network sees now", "depth, against the truth, medians made equal"
+        return (seen, score.measured), (true, score.exact)
+    return ("depth, against the camera", score.measured), ("depth, against the truth", score.exact)
 
 
 def _frames(run: Finished) -> str:

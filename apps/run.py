@@ -8,17 +8,23 @@ from typing import NamedTuple
 
 import torch
 
-from streammem import build, config
+from streammem import build, config, store
 from streammem.errors import CheckpointError, ConfigError
 from streammem.mapping import Mapper
+from streammem.mapping.mapper import SCHEMA
+from streammem.recon.reconstructor import Reconstructor
+from streammem.recon.weights import Weights
 from streammem.settings import ReconstructSettings
 from streammem.sources import Source
 
+from . import views
 from .arguments import RUN, Wish
 from .journal import Journal, Lines
 
-STATE, TRAJECTORY, TRUTH = "state.safetensors", "trajectory.tum", "truth.tum"
+STATE, TRAJECTORY, TRUTH, VIEWS = "state.safetensors", "trajectory.tum", "truth.tum", "views.tsv"
 NOTE = "reconstruct"  # name of our note in a state file
+NETWORK = "recon."  # what the names of the network's state begin with, in a state file
+HEADINGS = {VIEWS: views.HEADING}
 HEADING = "# time tx ty tz qx qy qz qw: world_from_camera, metres\n"
 
 
@@ -32,13 +38,29 @@ class Run(NamedTuple):
     lines: dict[str, Lines]  # files that grow with the stream, by name
     out: Path
     say: Callable[[str], None]
+    eye: Reconstructor | None = None  # what sees depth in colour, where the source brings none
+    weights: Weights | None = None  # what the eye's file says
 
     def save(self) -> None:
         """Writes the state, and beside it how far the stream and its files have come: those reach the disk first."""
         lengths = {name: file.sync() for name, file in self.lines.items()}
         note = {"journal": self.journal.dump(), "lengths": lengths, "stream": stream(self.settings)}
         with self.journal.timed("save the state"):
-            self.mapper.save(self.out / STATE, {NOTE: json.dumps(note)})
+            if self.eye is None:
+                self.mapper.save(self.out / STATE, {NOTE: json.dumps(note)})
+            else:
+                note |= {"eye": repr(self.eye)}
+                seen = {NETWORK + name: x for name, x in self.eye.state_tree().items()}
+                rule, mark = repr(self.settings.map), self.weights.fingerprint
+                tensors = self.mapper.state_tree() | seen
+                store.save(
+                    self.out / STATE,
+                    tensors,
+                    schema=SCHEMA,
+                    rule=rule,
+                    fingerprint=mark,
+                    notes={NOTE: json.dumps(note)},
+                )
 
 
 def opened(wish: Wish, say: Callable[[str], None]) -> Run:
@@ -52,19 +74,26 @@ def opened(wish: Wish, say: Callable[[str], None]) -> Run:
         torch.set_num_threads(settings.threads)
     device = build.device(settings.device)
     source, journal, lengths = build.source(settings), Journal(settings.previews), {}
+    eye, found = build.reconstructor(settings, source) if settings.colour_only else (None, None)
     if wish.resume is None:
         mapper = build.mapper(settings)
     else:
         mapper, notes = Mapper.load(wish.resume, settings.map, device=device)
         lengths = _recall(notes, journal, settings, source, wish.resume)
+        if eye is not None:
+            _look_again(wish.resume, eye, found, json.loads(notes[NOTE]), settings)
     out = settings.out or Path("out") / f"{source.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     _prepare(out, wish)
     beside = out if wish.resume is None else wish.resume.parent
-    names = [TRAJECTORY] + [TRUTH] * (settings.poses == "find")
-    lines = {name: Lines(out / name, HEADING, lengths.get(name, 0), beside / name) for name in names}
+    names = [TRAJECTORY] + [TRUTH] * (settings.poses == "find") + [VIEWS] * (eye is not None)
+    lines = {
+        name: Lines(out / name, HEADINGS.get(name, HEADING), lengths.get(name, 0), beside / name) for name in names
+    }
     for name in (name for name, file in lines.items() if file.cut):
         say(f"{beside / name} is shorter than the state remembers: {out / name} starts at frame {journal.frames}")
-    return Run(settings, source, mapper, journal, lines, out, say)
+    if found is not None:
+        say(f"{found.path.name}: {found.licence}")
+    return Run(settings, source, mapper, journal, lines, out, say, eye, found)
 
 
 def stream(settings: ReconstructSettings) -> dict:
@@ -88,6 +117,18 @@ def _recall(notes: dict, journal: Journal, settings: ReconstructSettings, source
     if journal.frames > len(source):
         raise CheckpointError(f"{path} has seen {journal.frames} frames; wanted a stream longer than {len(source)}")
     return note["lengths"]
+
+
+def _look_again(path: Path, eye: Reconstructor, found: Weights, note: dict, settings: ReconstructSettings) -> None:
+    """Gives the eye the state that it had.
+
+    Raises: CheckpointError where the state is of other weights, or of another rule.
+    """
+    if note.get("eye") != repr(eye):
+        raise CheckpointError(f"{path}: was learnt by {note.get('eye', 'a depth camera')}; wanted {eye!r}, to go on")
+    stored = store.load(path, schema=SCHEMA, rule=repr(settings.map), fingerprint=found.fingerprint)
+    named = stored.tensors.items()
+    eye.adopt({name.removeprefix(NETWORK): x for name, x in named if name.startswith(NETWORK)})
 
 
 def _prepare(out: Path, wish: Wish) -> None:

@@ -1,13 +1,23 @@
 """Settings to things that run: the only place that knows both."""
 
 import inspect
+from pathlib import Path
 
 import torch
 
-from streammem.errors import ConfigError
+from streammem.errors import CheckpointError, ConfigError
 from streammem.mapping import Mapper
-from streammem.settings import ReconstructSettings
+from streammem.recon import weights
+from streammem.recon.intrinsics import Fitted, Median
+from streammem.recon.reconstructor import Reconstructor
+from streammem.recon.update import Confidence, Constant, Replace, UpdateRule
+from streammem.recon.weights import Weights
+from streammem.settings import ReconSettings, ReconstructSettings
 from streammem.sources import SOURCES, Source
+
+UPDATES = {"replace": Replace, "confidence": Confidence, "constant": Constant}
+LENSES = {"median": Median(), "fitted": Fitted(), "source": None}
+TINY = Path(__file__).parent / "recon" / "tiny.safetensors"  # knows synthetic rooms, nothing else
 
 
 def source(settings: ReconstructSettings) -> Source:
@@ -26,6 +36,40 @@ def source(settings: ReconstructSettings) -> Source:
 def mapper(settings: ReconstructSettings) -> Mapper:
     """A map that has seen nothing."""
     return Mapper(settings.map, device=device(settings.device))
+
+
+def reconstructor(settings: ReconstructSettings, source: Source) -> tuple[Reconstructor, Weights]:
+    """The network as a depth camera for that source, and what its file says of it.
+
+    Raises: CheckpointError where there are no weights, or they are not whole; ConfigError for a rule or a lens that
+        there is not.
+    """
+    told = settings.recon
+    path = told.weights
+    if path is None and settings.source.kind == "synthetic:rgb" and TINY.is_file():
+        path = TINY
+    if path is None:
+        raise CheckpointError(weights.WHERE)
+    model, found = weights.load(path, device(settings.device), update(told))
+    if told.lens == "source" and source.camera_intrinsics is None:
+        raise ConfigError(f"recon.lens is 'source', but {source.name} has no intrinsics; wanted source.intrinsics")
+    return Reconstructor(model, 1, LENSES[told.lens], told.trust, told.reset_every, told.align), found
+
+
+def update(told: ReconSettings) -> UpdateRule:
+    """The rule of that name.
+
+    Raises: ConfigError for a name or an argument that there is not.
+    """
+    if told.update not in UPDATES:
+        raise ConfigError(f"recon.update is {told.update!r}; wanted one of {', '.join(UPDATES)}")
+    make = UPDATES[told.update]
+    known = inspect.signature(make).parameters
+    for name in told.update_args:
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ConfigError(f"{name} is no argument of {told.update}; {has}")
+    return make(**told.update_args)
 
 
 def device(name: str) -> torch.device:

@@ -62,17 +62,19 @@ def trajectory_error(estimate: Tensor, truth: Tensor, align: str = "rigid") -> T
 
         e_t = |p_t - A p^_t|
 
-    align: "rigid" takes the motion A that makes sum e_t^2 least, "first" makes the first poses equal, "none" none.
+    align: "rigid" takes the motion A that makes sum e_t^2 least, "similarity" a scale too,
+        "first" makes the first poses equal, "none" none.
     """
     estimate, truth = _comparable(estimate, truth)
-    if align == "rigid":
-        motion, _ = align_rigid(estimate[:, :3, 3], truth[:, :3, 3])
+    if align in ("rigid", "similarity"):
+        motion, scale = align_rigid(estimate[:, :3, 3], truth[:, :3, 3], align == "similarity")
+        estimate = torch.cat([estimate[..., :3], estimate[..., 3:] * estimate.new_tensor([[scale]] * 3 + [[1]])], -1)
     elif align == "first":
         motion = truth[0] @ inverse_rigid(estimate[0])
     elif align == "none":
         motion = torch.eye(4, dtype=truth.dtype)
     else:
-        raise ConfigError(f"align is {align!r}; wanted rigid, first or none")
+        raise ConfigError(f"align is {align!r}; wanted similarity, rigid, first or none")
     error = ((motion @ estimate)[:, :3, 3] - truth[:, :3, 3]).norm(dim=-1)
     rmse = float(error.square().mean().sqrt())
     return TrajectoryError(rmse, float(error.mean()), float(error.quantile(0.5)), float(error.max()), len(error))

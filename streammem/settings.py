@@ -7,9 +7,13 @@ from typing import Literal
 
 from streammem.errors import ConfigError
 from streammem.mapping import MapSettings
-from streammem.sources import SOURCES
+from streammem.recon.align import Robust
+from streammem.recon.trust import Trust
+from streammem.sources import PLACELESS, SOURCES, SPECS
 
-__all__ = ["MapSettings", "ReconstructSettings", "SourceSettings"]
+COLOUR_ONLY = ("synthetic:rgb", "video", "webcam")  # kinds of source that never bring a depth
+
+__all__ = ["MapSettings", "ReconSettings", "ReconstructSettings", "SourceSettings"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class SourceSettings:
     Raises: ConfigError for an option of another kind of source, or a path too many or too few.
     """
 
-    kind: Literal["synthetic", "folder", "tum", "video"] = "synthetic"
+    kind: Literal["synthetic", "folder", "tum", "video", "synthetic:rgb", "webcam"] = "synthetic"
     path: str | None = None
     frames: int | None = None  # at most so many
     every: int | None = None  # take every n-th
@@ -40,9 +44,9 @@ class SourceSettings:
     tolerance_s: float | None = None
 
     def __post_init__(self):
-        if (self.path is None) != (self.kind == "synthetic"):
+        if (self.path is None) != (self.kind in PLACELESS) and self.kind != "webcam":
             said = "has no path" if self.path is None else f"has the path {self.path!r}"
-            raise ConfigError(f"{self.kind} {said}; wanted --source synthetic, folder:PATH, tum:PATH or video:PATH")
+            raise ConfigError(f"{self.kind} {said}; wanted --source {SPECS}")
         if self.frames is not None and self.frames < 1:
             raise ConfigError(f"frames is {self.frames}; wanted at least 1")
         known = inspect.signature(SOURCES[self.kind]).parameters
@@ -56,9 +60,22 @@ class SourceSettings:
     def options(self) -> dict:
         """Arguments of the source's class, but the path: those that were set."""
         told = {field.name: getattr(self, field.name) for field in fields(self)[2:]}
-        if self.kind != "synthetic":
+        if not self.kind.startswith("synthetic"):
             told["limit"] = told.pop("frames")
         return {name: value for name, value in told.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ReconSettings:
+    """How a colour camera alone is reconstructed; used where frames bring no depth, or weights are given."""
+
+    weights: str | None = None  # safetensors; None: the small network of synthetic rooms, for synthetic:rgb only
+    update: str = "confidence"  # rule by which the network's state is written
+    update_args: dict[str, float] = field(default_factory=dict)
+    reset_every: int = 0  # frames after which the network starts over, aligned with what was before; 0: never
+    lens: Literal["median", "fitted", "source"] = "median"  # how intrinsics come about; "source": it knows them
+    trust: Trust = field(default_factory=Trust)  # which pixels are written to the map, and how often
+    align: Robust = field(default_factory=Robust)
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,7 @@ class ReconstructSettings:
 
     source: SourceSettings = field(default_factory=SourceSettings)
     map: MapSettings = field(default_factory=MapSettings)
+    recon: ReconSettings = field(default_factory=ReconSettings)
     poses: Literal["given", "find"] = "given"  # "find": the source's poses are kept back, to be compared with
     out: Path | None = None  # folder; None: out/SOURCE-DATE
     autosave_frames: int = 150  # between two saves of the state; 0: only at the end
@@ -86,3 +104,8 @@ class ReconstructSettings:
             raise ConfigError(f"{told}; wanted autosave_frames >= 0 and previews from 0 to 16")
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads is {self.threads}; wanted at least 1")
+
+    @property
+    def colour_only(self) -> bool:
+        """Whether the network stands for the depth camera: the source has no depth, or it is held back."""
+        return self.recon.weights is not None or self.source.kind in COLOUR_ONLY

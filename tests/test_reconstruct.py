@@ -130,7 +130,7 @@ def test_resume_alone_takes_the_settings_of_the_run(tmp_path):
         (["nothing.yaml"], "nothing.yaml: no such file; wanted a YAML file, key=value, or one of ours: kitchen"),
         (["a.yaml", "b.yaml"], "wanted one, and key=value for what differs"),
         (["--source", "folder:/not/here"], "/not/here is not a folder"),
-        (["--source", "folder"], "source is 'folder'; wanted synthetic, folder:PATH, tum:PATH or video:PATH"),
+        (["--source", "folder"], "source is 'folder'; wanted synthetic, synthetic:rgb, folder:PATH"),
         (["--source", "synthetic:x"], "source is 'synthetic:x'"),
         (["--source", "robot:x"], "'robot' is not one of 'synthetic'"),
         (["--resume", "/not/here.safetensors"], "there is no such file"),
@@ -190,6 +190,10 @@ def test_colours_alone_are_refused_in_words(recording, tmp_path, capsys):
     assert (
         cli.main(["reconstruct", "--quiet", "--source", f"video:{recording}/color", "--out", str(tmp_path / "o")]) == 2
     )
+    said = capsys.readouterr().err
+    assert "no weights: download cut3r_512_dpt_4_64.pth from https" in said and said.count("\n") == 1
+    words = ["--source", f"folder:{recording}", "source.intrinsics=[60,60,40,30]", "--out", str(tmp_path / "o")]
+    assert cli.main(["reconstruct", "--quiet", *words]) == 2
     assert "the frame has no depth" in capsys.readouterr().err
 
 

@@ -60,7 +60,8 @@ class Reconstructor:
     ...     seen = eye.step(frame)
     ...     mapper.step(seen.frame)
 
-    model: the network, on its device. lens: how intrinsics come about. trust: which pixels are to be written.
+    model: the network, on its device. lens: how intrinsics come about; None: the frames bring them.
+    trust: which pixels are to be written.
     reset_every: frames after which the network starts over, its new world aligned with the old one on the frame that
         both see; 0: never. align: how.
 
@@ -72,7 +73,7 @@ class Reconstructor:
         self,
         model: ReconModel,
         batch: int = 1,
-        lens: Lens = Median(),
+        lens: Lens | None = Median(),
         trust: Trust = Trust(),
         reset_every: int = 0,
         align: Robust = Robust(),
@@ -84,7 +85,7 @@ class Reconstructor:
         self._stream = Stream(model, batch)
         world = similarity.identity(batch, self.device)
         none = torch.zeros(batch, dtype=torch.int64, device=self.device)
-        rings = lens.init(batch, self.device), trust.init(batch, self.device)
+        rings = (Median(1) if lens is None else lens).init(batch, self.device), trust.init(batch, self.device)
         self._first = Chunks(world, *rings, none, none, none)
         self._now, self._offered = self._first, 0
         self.fit: Fit | None = None
@@ -179,6 +180,8 @@ class Reconstructor:
             self.fit = self._fit(*frame.image.shape[-2:])
         if tuple(frame.image.shape[-2:]) != self.fit.input_size:
             raise ShapeError(f"image is {list(frame.image.shape)}; wanted [B, 3, {self.fit.input_size}] as before")
+        if self.lens is None and frame.intrinsics is None:
+            raise ShapeError("the frame has no intrinsics, and no lens is to find them; wanted one or the other")
         return tree.to(prepared(frame, self.fit), self.device)
 
     def _fit(self, height: int, width: int) -> Fit:
@@ -187,7 +190,7 @@ class Reconstructor:
 
     def _seen(self, frame: Frame, now: Chunks, readout: ReconReadout) -> tuple[Chunks, Seen]:
         """A view as a posed depth frame, and what the stream carries after it; invalid views leave no trace."""
-        lens, K = self.lens.step(now.lens, readout.points_camera)
+        lens, K = (now.lens, frame.intrinsics) if self.lens is None else self.lens.step(now.lens, readout.points_camera)
         trust, written = self.trust.step(now.trust, readout.confidence_camera, now.frames)
         scale, world = now.world.scale, now.world
         camera = camera_pose(readout)
@@ -218,9 +221,7 @@ class Reconstructor:
         aligned = found.status_code == ALIGNED
         step = tree.where(aligned, found.similarity, similarity.between(*cameras))
         turned = now._replace(world=now.world.after(step), resets=now.resets + 1, unaligned=now.unaligned + ~aligned)
-        finite = (
-            turned.world.scale * turned.world.rotation.sum((-2, -1)) + turned.world.translation.sum(-1)
-        ).isfinite()
+        finite = turned.world.points(torch.ones_like(source[:, :1])).isfinite().flatten(1).all(1)
         return tree.where(finite & frame.valid, turned, now)
 
 

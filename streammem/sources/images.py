@@ -1,9 +1,9 @@
-"""Picture files to arrays; the only module that imports Pillow."""
+"""Picture files to arrays."""
 
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from streammem.errors import SourceError
 
@@ -11,11 +11,14 @@ UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  #
 DEPTH_MODES = ("I;16", "I;16B", "I;16L", "I", "F", "L")
 
 
-def read_colour(path: Path) -> np.ndarray:
-    """RGB [h, w, 3] uint8. Raises: SourceError for a file that is missing, damaged or cut short."""
+def read_colour(path: Path, upright: bool = False) -> np.ndarray:
+    """RGB [h, w, 3] uint8, turned as the camera was held if `upright`.
+
+    Raises: SourceError for a file that is missing, damaged or cut short.
+    """
     try:
         with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB"))
+            return np.asarray((ImageOps.exif_transpose(picture) if upright else picture).convert("RGB"))
     except UNREADABLE as error:
         raise SourceError(f"{path} cannot be read as a picture: {error}") from error
 

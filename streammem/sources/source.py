@@ -17,6 +17,7 @@ class Source(abc.ABC):
     """
 
     name: str
+    again: bool = True  # whether a frame can be read a second time; a live camera's cannot
     camera_intrinsics: Tensor | None  # [3, 3] float32, pixels, of the images as they come out; None where unknown
 
     def __init__(self, name: str, camera_intrinsics: Tensor | None, known: dict[str, int] | None = None):

@@ -94,6 +94,28 @@ class Synthetic(Source):
         return _frame(depth * arrived, colour * arrived, camera, index, arrived)
 
 
+class SyntheticColour(Synthetic):
+    """The same walk by a colour camera: depth and poses are held back; `camera_at` and `scene_at` know them."""
+
+    def __init__(
+        self,
+        frames: int = 300,
+        height: int = 48,
+        width: int = 64,
+        seed: int = 0,
+        noise: str = "none",
+        moving_objects: int = 0,
+        removed_at: int | None = None,
+        dropout: float = 0.0,
+        device: str | torch.device = "cpu",
+    ):
+        super().__init__(frames, height, width, seed, noise, moving_objects, removed_at, dropout, device)
+        self.name = "synthetic-rgb"
+
+    def __getitem__(self, index: int) -> Frame:
+        return super().__getitem__(index)._replace(depth=None, world_from_camera=None)
+
+
 def _frame(depth: Tensor, colour: Tensor, camera: Camera, index: int, arrived: bool) -> Frame:
     device = depth.device
     return Frame(

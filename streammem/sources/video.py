@@ -81,7 +81,7 @@ class _Pictures:
     def read(self, numbers: Iterable[int]) -> Iterator[tuple[np.ndarray | None, float]]:
         for number in numbers:
             try:
-                yield read_colour(self.files[number]), number / self.rate_hz
+                yield read_colour(self.files[number], upright=True), number / self.rate_hz
             except SourceError:
                 yield None, number / self.rate_hz
 

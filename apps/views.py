@@ -1,0 +1,25 @@
+"""What the network says of each view besides its pose and its points: a line a view, as a table."""
+
+from streammem.recon.reconstructor import Seen
+
+COLUMNS = (
+    "time_s", "fx", "fy", "cx", "cy", "scale", "gate_mean", "gate_std", "gate_min", "gate_max",
+    "confidence_median", "written", "resets", "unaligned",
+)  # fmt: skip
+HEADING = "\t".join(COLUMNS) + "\n"
+
+
+def line(seen: Seen) -> str:
+    """Time; intrinsics of the camera's own picture, pixels; the chunk's scale; gate over tokens; confidence, and the
+    share of pixels written; resets so far, and those whose chunks could not be aligned."""
+    K, gate = seen.intrinsics[0].cpu(), seen.gate[0].float().cpu()
+    numbers = [
+        *(float(K[i, j]) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))),
+        float(seen.scale[0]),
+        *(float(x) for x in (gate.mean(), gate.std(correction=0), gate.min(), gate.max())),
+        float(seen.confidence[0].median()),
+        float((seen.frame.depth[0] > 0).float().mean()),
+    ]
+    counts = f"{int(seen.resets[0])}\t{int(seen.unaligned[0])}"
+    told = "\t".join(f"{number:.6g}" for number in numbers)
+    return f"{float(seen.frame.time_s[0]):.6f}\t{told}\t{counts}\n"
