@@ -9,6 +9,7 @@ from streammem.errors import StreamMemError
 COMMANDS = {  # name: (module beside this one, what it does)
     "reconstruct": ("reconstruct", "learn a scene from a stream of depth frames and write what was learnt"),
     "train": ("train", "train a small model around a memory rule on a generated sequence task"),
+    "train-recon": ("train_recon", "train a small colour-only network on synthetic rooms"),
     "weights": ("weights", "look into weights of the colour-only network, or convert official ones"),
     "selfcheck": ("selfcheck", "compare the network on this device with reference tensors"),
     "bench": ("bench", "measure speed and accuracy against baselines and peers in the same run"),

@@ -149,7 +149,7 @@ def replay(
         new = tree.where(view.has_image & about["update"][i], new, state._replace(frames=state.frames + 1))
         if about["reset"][i]:  # acts after the frame that carries it; the whole-sequence path goes on as if it were no first view
             new = start._replace(frames=new.frames if whole else start.frames)
-        readout = model.read(proposal, size, updated.gate)
+        readout = model.read(proposal.layers, size, updated.gate)
         frames.append(_named(proposal, new, readout))
         state = new
     made = {key: torch.cat([frame[key] for frame in frames]) for key in frames[0]}

@@ -82,9 +82,8 @@ class ReconModel(nn.Module):
         view = as_view(frame)
         size = view.image.shape[-2:]
         proposal = self.propose(state, self.features(view), size, first=state.frames == 0)
-        updated = self.update.update(state.rule, state.tokens, proposal.candidate, proposal.evidence)
-        new = ReconState(updated.tokens, proposal.pose_memory, state.frames + 1, updated.own)
-        return tree.where(view.has_image, new, state), self.read(proposal, size, updated.gate)
+        new, gate = self.commit(state, proposal)
+        return tree.where(view.has_image, new, state), self.read(proposal.layers, size, gate)
 
     def query(self, state: ReconState, ray_map: Tensor) -> ReconReadout:
         """What the state holds where rays [B, h, w, 6] look; the state stays as it is."""
@@ -109,6 +108,11 @@ class ReconModel(nn.Module):
         evidence = Evidence(first, summary[:, 0], *decoded.glance)
         return Proposal(features, pose_token, layers, self.dec_norm_state(decoded.candidate), pose_memory, evidence)
 
+    def commit(self, state: ReconState, proposal: Proposal) -> tuple[ReconState, Tensor]:
+        """The state with the proposal in it, as far as the rule lets it, and the gate [B, S]."""
+        updated = self.update.update(state.rule, state.tokens, proposal.candidate, proposal.evidence)
+        return ReconState(updated.tokens, proposal.pose_memory, state.frames + 1, updated.own), updated.gate
+
     def features(self, view: View) -> Tensor:
         """Tokens of what the view brings, [B, N, E]."""
         rows, columns = self._grid(view.image.shape[-2:])
@@ -124,9 +128,9 @@ class ReconModel(nn.Module):
         lacking = (self.masked_img_token, self.masked_ray_map_token) if self.masked_tokens else (nothing, nothing)
         return fuse(view, image, rays, *lacking)
 
-    def read(self, proposal: Proposal, size: tuple[int, int], gate: Tensor) -> ReconReadout:
+    def read(self, layers: heads.Layers, size: tuple[int, int], gate: Tensor) -> ReconReadout:
         """The heads' answer for images of `size`."""
-        config, layers = self.config, proposal.layers
+        config = self.config
         rows, columns = self._grid(size)
         width = config.dec_embed_dim // config.dec_num_heads
         by = rotation(grid(rows, columns, layers.last.device), width, layers.last.dtype)

@@ -11,8 +11,8 @@ BASE = 100.0
 class Rotation(NamedTuple):
     """Angles of N tokens for heads of one width."""
 
-    cos: Tensor  # [N, 2, 1, K / 4]: rows, then columns
-    sin: Tensor  # [N, 2, 1, K / 4]
+    cos: Tensor  # [N, K]: each quarter's angles twice, of rows and then of columns
+    sin: Tensor  # [N, K]
 
 
 def rotation(position: Tensor, head_width: int, dtype: torch.dtype) -> Rotation:
@@ -23,7 +23,7 @@ def rotation(position: Tensor, head_width: int, dtype: torch.dtype) -> Rotation:
     """
     quarter = head_width // 4
     exponent = torch.arange(quarter, dtype=torch.float64, device=position.device) / quarter
-    angle = position.double()[..., None, None] * BASE**-exponent  # [N, 2, 1, q]
+    angle = (position.double()[..., None, None] * BASE**-exponent).expand(-1, -1, 2, -1).flatten(1)  # [N, K]
     return Rotation(angle.cos().to(dtype), angle.sin().to(dtype))
 
 
@@ -34,8 +34,8 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
 
     Shapes: x [B, H, N, K].
     """
-    u, v = x.unflatten(-1, (2, 2, -1)).split(1, -2)  # [B, H, N, 2, 1, q] each
-    return torch.cat([u * by.cos - v * by.sin, v * by.cos + u * by.sin], -2).flatten(-3)
+    uy, vy, ux, vx = x.chunk(4, -1)
+    return x * by.cos + torch.cat([-vy, uy, -vx, ux], -1) * by.sin
 
 
 def rotate_in_half(x: Tensor, by: Rotation) -> Tensor:

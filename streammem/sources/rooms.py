@@ -50,7 +50,7 @@ class RandomRoom:
 def furnished(random: np.random.Generator) -> Scene:
     """A room with things along its walls, low things in it, and pictures on its walls; the middle is at x = y = 0."""
     half = (random.uniform(1.7, 3.0), random.uniform(1.7, 3.0), random.uniform(1.2, 1.5))
-    solids: list[Solid] = [Room((0, 0, half[2]), half, texture=_texture(random, 0.4, 1.2))]
+    solids: list[Solid] = [Room((0, 0, half[2]), half, texture=_texture(random, 0.4, 1.2, PATTERNS[1:]))]
     solids += [_low(random, half) for _ in range(random.integers(2, 6))]
     solids += [_tall(random, half) for _ in range(random.integers(2, 6))]
     solids += [_picture(random, half) for _ in range(random.integers(3, 8))]
@@ -91,7 +91,10 @@ class _Round:
     """Round the middle at a steady pace, looking across it."""
 
     def __init__(self, random: np.random.Generator):
-        self.start, self.pace = random.uniform(0, 2 * math.pi), random.choice([-1, 1]) * random.uniform(0.015, 0.08)
+        self.start, self.pace = (
+            random.uniform(0, 2 * math.pi),
+            (-1, 1)[random.integers(2)] * random.uniform(0.015, 0.08),
+        )
         self.radii, self.across = random.uniform(0.5, 1.1, 2), random.uniform(0.6, 1.2)
         self.height, self.swing = random.uniform(1.2, 1.6), random.uniform(0, 2 * math.pi, 2)
 
@@ -104,20 +107,20 @@ class _Round:
         return eye, target
 
 
-def _texture(random: np.random.Generator, finest_m: float, coarsest_m: float) -> Texture:
+def _texture(random: np.random.Generator, finest_m: float, coarsest_m: float, patterns=PATTERNS) -> Texture:
     light = random.uniform(0.35, 1.0, 3)
     dark = light * random.uniform(0.2, 0.8, 3)
-    pattern = PATTERNS[random.integers(len(PATTERNS))]
+    pattern = patterns[random.integers(len(patterns))]
     return Texture(pattern, random.uniform(finest_m, coarsest_m), tuple(light.tolist()), tuple(dark.tolist()))
 
 
 def _low(random: np.random.Generator, half: tuple[float, float, float]) -> Solid:
     """Something on the floor, anywhere."""
     x, y = (random.uniform(-side + 0.3, side - 0.3) for side in half[:2])
-    size, z = random.uniform(0.12, 0.5, 2), random.uniform(0.1, LOW_M / 2)
+    size, z = random.uniform(0.12, 0.5, 2).tolist(), random.uniform(0.1, LOW_M / 2)
     kind, texture = random.integers(3), _texture(random, 0.1, 0.5)
     if kind == 0:
-        return Box((x, y, z), (*size.tolist(), z), random.uniform(0, math.pi), texture)
+        return Box((x, y, z), (*size, z), random.uniform(0, math.pi), texture)
     radius = min(size[0], LOW_M / 2)
     if kind == 1:
         return Cylinder((x, y, z), (radius, radius, z), texture=texture)
@@ -126,7 +129,7 @@ def _low(random: np.random.Generator, half: tuple[float, float, float]) -> Solid
 
 def _tall(random: np.random.Generator, half: tuple[float, float, float]) -> Solid:
     """Something that stands against a wall."""
-    axis, sign = random.integers(2), random.choice([-1, 1])
+    axis, sign = int(random.integers(2)), (-1, 1)[random.integers(2)]
     depth, breadth, z = random.uniform(0.12, 0.3), random.uniform(0.2, 0.6), random.uniform(0.4, 1.1)
     along = random.uniform(-half[1 - axis] + breadth, half[1 - axis] - breadth)
     centre, size = [0.0, 0.0, z], [breadth, breadth, z]
@@ -141,7 +144,7 @@ def _tall(random: np.random.Generator, half: tuple[float, float, float]) -> Soli
 
 def _picture(random: np.random.Generator, half: tuple[float, float, float]) -> Solid:
     """A flat thing on a wall."""
-    axis, sign = random.integers(2), random.choice([-1, 1])
+    axis, sign = int(random.integers(2)), (-1, 1)[random.integers(2)]
     breadth = random.uniform(0.2, 0.7)
     centre = [0.0, 0.0, random.uniform(0.9, 2.0)]
     size = [breadth, breadth, random.uniform(0.15, 0.5)]

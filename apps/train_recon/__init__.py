@@ -1,0 +1,100 @@
+"""Trains a small reconstruction network on synthetic rooms. An example to start from.
+
+exit status:
+  0           trained to the last step
+  2           the settings or the checkpoint cannot be used
+  130, 143    ended early by Ctrl-C or SIGTERM, with everything written; --resume goes on; a second one ends at once
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from streammem import config, store
+from streammem.errors import ConfigError
+
+from ..arguments import RUN, found
+from ..bench.figure import commit, machine, versions
+from ..stop import Stop
+from ..train.curve import write_curve
+from .data import Rooms
+from .settings import ReconTrainSettings
+from .trainer import ReconTrainer
+
+CHECKPOINT, CURVE, WEIGHTS = "checkpoint.safetensors", "curve.svg", "weights.safetensors"
+
+
+def main(argv: list[str]) -> int:
+    """Trains; returns the exit status that the module's first lines state."""
+    said = _parser().parse_intermixed_args(argv)
+    settings, out = _settings(said)
+    out.mkdir(parents=True, exist_ok=True)
+    with Stop() as stop:
+        trainer = ReconTrainer(settings, Rooms(settings.data, said.rooms))
+        if said.resume:
+            trainer.load(out / CHECKPOINT)
+        count = sum(p.numel() for p in trainer.model.parameters())
+        print(f"{count:,} parameters, from step {trainer.step} of {settings.steps} on, into {out}", flush=True)
+        train(trainer, out, stop)
+    if stop.signal:
+        print(f"{stop.signal.name} at step {trainer.step}: everything is written; --resume goes on")
+        return 128 + stop.signal
+    return 0
+
+
+def train(trainer: ReconTrainer, out: Path, stop: Stop) -> None:
+    """Step by step, to the end or until somebody ends it; the checkpoint is written at every evaluation and there."""
+    started, cpu = time.time(), time.process_time()
+    with tqdm(total=trainer.settings.steps, initial=trainer.step, unit="step", mininterval=10) as bar:
+        while not trainer.done and stop.signal is None:
+            loss = trainer.advance()
+            if trainer.step % trainer.settings.evaluate_every == 0 or trainer.done:
+                scores = trainer.evaluate()
+                tqdm.write(f"step {trainer.step}: {', '.join(f'{k} {x:.3f}' for k, x in scores.items())}", sys.stderr)
+                write(trainer, out, time.time() - started, time.process_time() - cpu)
+            bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            bar.update()
+    write(trainer, out, time.time() - started, time.process_time() - cpu)
+
+
+def write(trainer: ReconTrainer, out: Path, wall_s: float, cpu_s: float) -> None:
+    """The checkpoint, the weights alone, the curve, and what the run says about itself."""
+    trainer.save(out / CHECKPOINT)
+    weights = dict(trainer.model.state_dict())
+    store.save(out / WEIGHTS, weights, schema=1, rule="recon", notes={"step": str(trainer.step)})
+    write_curve(out / CURVE, trainer.losses, trainer.scores)
+    about = {"commit": commit(), "machine": machine(), "versions": versions(), "step": trainer.step}
+    about |= {"seconds": round(wall_s, 1), "cpu_seconds": round(cpu_s, 1)}
+    about |= {"losses": [list(x) for x in trainer.losses], "scores": [[step, x] for step, x in trainer.scores]}
+    (out / RUN).write_text(config.dump({"settings": trainer.settings, "run": about}))
+
+
+def _settings(said: argparse.Namespace) -> tuple[ReconTrainSettings, Path]:
+    """The settings and the folder.
+
+    Raises: ConfigError for settings that cannot be used, or a folder that holds a run.
+    """
+    files = [text for text in said.settings if "=" not in text]
+    if len(files) > 1:
+        raise ConfigError(f"settings files are {files}; wanted one: a YAML file or the name of one of ours")
+    path = found(files[0] if files else "tiny_recon", "train")
+    settings = config.load(ReconTrainSettings, path, [text for text in said.settings if "=" in text])
+    if (said.out / CHECKPOINT).exists() != said.resume:
+        told = "holds no run to go on with" if said.resume else "holds a run; wanted --resume, or another --out"
+        raise ConfigError(f"{said.out} {told}")
+    return settings, said.out
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="streammem train-recon", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("settings", nargs="*", metavar="CONFIG", help="a YAML file, or key.sub=value (default: tiny_recon)")
+    add("--out", type=Path, metavar="DIR", default=Path("out/train-recon"), help="where to write (default: %(default)s)")
+    add("--rooms", type=Path, metavar="DIR", default=Path("out/rooms"), help="where rendered rooms are kept")
+    add("--resume", action="store_true", help="go on with the run in DIR")
+    return parser

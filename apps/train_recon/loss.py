@@ -1,0 +1,84 @@
+"""A rollout over clips, and how far its readouts are from the truth."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from streammem import tree
+from streammem.geometry import inverse_rigid, quaternion_from_motion, transform, unproject
+from streammem.recon.model import ReconModel
+from streammem.recon.state import ReconReadout, View
+
+from .data import Clips
+
+SURE = 0.2  # reward of log confidence
+
+
+class Truth(NamedTuple):
+    """What the network should say of clips; the world is the first camera's axes."""
+
+    points_camera: Tensor  # [B, T, h, w, 3], metres
+    points_world: Tensor  # [B, T, h, w, 3]
+    camera: Tensor  # [B, T, 4, 4] first_from_camera
+
+
+class Errors(NamedTuple):
+    """Parts of the loss, scalars."""
+
+    camera: Tensor  # metres, weighted by confidence
+    world: Tensor
+    translation: Tensor  # metres
+    rotation: Tensor  # norm of the quaternions' difference
+    colour: Tensor
+
+
+def truth(clips: Clips) -> Truth:
+    """Points and poses relative to the first camera of each clip."""
+    points = unproject(clips.depth, clips.intrinsics)
+    camera = inverse_rigid(clips.world_from_camera[:, :1]) @ clips.world_from_camera
+    return Truth(points, transform(camera, points), camera)
+
+
+def rollout(model: ReconModel, images: Tensor) -> ReconReadout:
+    """Readouts [B, T, ...] of T views from the initial state, as T calls would give; encoder and heads run once.
+
+    Shapes: images [B, T, 3, h, w].
+    """
+    batch, frames, size = *images.shape[:2], images.shape[-2:]
+    seen = torch.ones(batch * frames, dtype=torch.bool, device=images.device)
+    features = model.features(View(images.flatten(0, 1), None, seen, ~seen, seen, ~seen)).unflatten(0, (batch, frames))
+    state, layers, gates = model.init_state(batch), [], []
+    for t in range(frames):
+        proposal = model.propose(state, features[:, t], size, state.frames == 0)
+        state, gate = model.commit(state, proposal)
+        layers.append(proposal.layers)
+        gates.append(gate)
+    together = tree.map(lambda *parts: torch.stack(parts, 1).flatten(0, 1), *layers)
+    readout = model.read(together, size, torch.stack(gates, 1).flatten(0, 1))
+    return tree.map(lambda x: x.unflatten(0, (batch, frames)), readout)
+
+
+def errors(readout: ReconReadout, wanted: Truth, images: Tensor) -> Errors:
+    """Distance of points weighted by confidence, of poses and of colours.
+
+        camera, world: mean(C |x - x*| - SURE log C)
+        translation: mean |t - t*|;  rotation: mean |q - q*|;  colour: mean (c - c*)^2
+
+    Source: CUT3R, Wang et al. 2025, arXiv:2501.12387, section on training; confidence as in DUSt3R, arXiv:2312.14132.
+    Differs: metres throughout, no normalisation by scene.
+    """
+    t, xyzw = quaternion_from_motion(wanted.camera)
+    said = readout.pose
+    return Errors(
+        _weighted(readout.points_camera, readout.confidence_camera, wanted.points_camera),
+        _weighted(readout.points_world, readout.confidence_world, wanted.points_world),
+        (said[..., :3] - t).norm(dim=-1).mean(),
+        (said[..., 3:] - xyzw.roll(1, -1)).norm(dim=-1).mean(),
+        mse_loss(readout.colour, images.movedim(2, -1)),
+    )
+
+
+def _weighted(said: Tensor, confidence: Tensor, wanted: Tensor) -> Tensor:
+    return (confidence * (said - wanted).norm(dim=-1) - SURE * confidence.log()).mean()

@@ -1,0 +1,150 @@
+"""Training of the network that can be stopped anywhere: everything the next step depends on is in one file."""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from streammem import config, store
+from streammem.errors import CheckpointError
+from streammem.geometry import motion_from_quaternion, rotation_angle
+from streammem.recon.model import ReconModel
+from streammem.sources.rooms import WALKS
+
+from .data import UNSEEN, Clips, Rooms, rendered
+from .loss import errors, rollout, truth
+from .settings import ReconTrainSettings
+
+SCHEMA = 1
+WEIGHTS = {"camera": 1.0, "world": 1.0, "translation": 1.0, "rotation": 1.0, "colour": 0.1}
+
+
+class ReconTrainer:
+    """A network and its optimiser, `step` steps on their way.
+
+    losses: (step, mean loss since the entry before); scores: (step, score by name).
+    """
+
+    def __init__(self, settings: ReconTrainSettings, rooms: Rooms):
+        torch.manual_seed(settings.seed)
+        self.settings, self.rooms = settings, rooms
+        self.model = ReconModel(settings.model)
+        initialise(self.model)
+        self.optimiser = torch.optim.AdamW(_groups(self.model, settings.weight_decay), settings.rate, (0.9, 0.95))
+        self.step = 0
+        self.losses: list[tuple[int, float]] = []
+        self.scores: list[tuple[int, dict[str, float]]] = []
+        self._since: list[float] = []  # losses since the last entry
+        self._unseen = unseen(settings)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.step >= self.settings.steps
+
+    def advance(self) -> float:
+        """One step of the optimiser; returns the loss before it."""
+        s, stage = self.settings, self.settings.stage(self.step)
+        g = torch.Generator().manual_seed((s.seed << 32) + self.step)
+        clips = self.rooms.draw(g, stage.batch, stage.frames)
+        images = clips.image + s.noise * torch.randn(clips.image.shape, generator=g)
+        loss = weighed(errors(rollout(self.model, images), truth(clips), clips.image))
+        self.optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), s.clip)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate_at(s, self.step)
+        self.optimiser.step()
+        self.step += 1
+        self._since.append(loss.item())
+        return self._since[-1]
+
+    def evaluate(self) -> dict[str, float]:
+        """Errors in rooms that nobody is trained on, entered beside the mean loss since the last time."""
+        with torch.no_grad():
+            found = scored(self.model, self._unseen)
+        if self._since:
+            self.losses.append((self.step, sum(self._since) / len(self._since)))
+            self._since = []
+        self.scores.append((self.step, found))
+        return found
+
+    def save(self, path: Path) -> None:
+        """Writes everything, or nothing."""
+        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
+        for index, entry in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{name}": x for name, x in entry.items()}
+        note = {"step": self.step, "since": self._since, "losses": self.losses, "scores": self.scores}
+        notes = {"settings": json.dumps(config.plain(self.settings)), "progress": json.dumps(note)}
+        store.save(path, tensors, schema=SCHEMA, rule="recon", notes=notes)
+
+    def load(self, path: Path) -> None:
+        """Goes on where `save` was called.
+
+        Raises: CheckpointError where the file is not whole, or of another run.
+        """
+        stored = store.load(path, schema=SCHEMA, rule="recon")
+        if json.loads(stored.notes["settings"]) != json.loads(json.dumps(config.plain(self.settings))):
+            raise CheckpointError(f"{path} is of a run with other settings; wanted those it began with")
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, x in stored.tensors.items():
+            head, _, rest = name.partition(".")
+            if head == "optimiser":
+                index, _, field = rest.partition(".")
+                moments.setdefault(int(index), {})[field] = x
+        weights = {k.removeprefix("model."): x for k, x in stored.tensors.items() if k.startswith("model.")}
+        self.model.load_state_dict(weights)
+        self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
+        progress = json.loads(stored.notes["progress"])
+        self.step, self._since = progress["step"], progress["since"]
+        self.losses, self.scores = ([(step, x) for step, x in progress[name]] for name in ("losses", "scores"))
+
+
+def initialise(model: ReconModel) -> None:
+    """Linear layers by Xavier with biases of 0, as vision transformers are trained from nothing."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    nn.init.normal_(model.register_tokens.weight, std=0.2)
+
+
+def weighed(parts) -> Tensor:
+    """The loss."""
+    return sum(WEIGHTS[name] * x for name, x in parts._asdict().items())
+
+
+def rate_at(s: ReconTrainSettings, step: int) -> float:
+    """Learning rate: linear to its highest, then half a cosine down to 0 at the last step."""
+    if step < s.warm_up:
+        return s.rate * (step + 1) / s.warm_up
+    return s.rate * 0.5 * (1 + math.cos(math.pi * (step - s.warm_up) / max(1, s.steps - s.warm_up)))
+
+
+def unseen(s: ReconTrainSettings) -> Clips:
+    """Sequences of rooms that are not trained on, both walks in turn."""
+    d = s.data
+    clips = [rendered(UNSEEN + i, d.frames, d.height, d.width, WALKS[i % 2]) for i in range(s.evaluate_on)]
+    return Clips(*(torch.cat(part) for part in list(zip(*clips))[:3]), clips[0].intrinsics)
+
+
+def scored(model: ReconModel, clips: Clips) -> dict[str, float]:
+    """Mean relative depth error, and pose errors of the frames after the first in metres and radians."""
+    wanted, readout = truth(clips), rollout(model, clips.image)
+    said = motion_from_quaternion(readout.pose[..., :3], readout.pose[..., 3:].roll(-1, -1))[:, 1:]
+    apart = wanted.camera[:, 1:].mT[..., :3, :3] @ said[..., :3, :3]
+    turn = torch.eye(4).repeat(*apart.shape[:2], 1, 1)
+    turn[..., :3, :3] = apart
+    return {
+        "depth": ((readout.points_camera[..., 2] - clips.depth).abs() / clips.depth).mean().item(),
+        "translation_m": (said[..., :3, 3] - wanted.camera[:, 1:, :3, 3]).norm(dim=-1).mean().item(),
+        "rotation_rad": rotation_angle(turn).mean().item(),
+    }
+
+
+def _groups(model: nn.Module, decay: float) -> list[dict]:
+    """Weight decay for matrices alone."""
+    wide = [p for p in model.parameters() if p.ndim > 1]
+    return [{"params": wide, "weight_decay": decay}, {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
