@@ -32,16 +32,25 @@ def gain(spread: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return white * weight.mT, white
 
 
-def condition(p: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Gain of N tokens, and the covariance after they were seen, in Joseph's form.
+def condition(p: Tensor, spread: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gain of N tokens, and the covariance after they were seen, in Joseph's form; spread = k P.
 
         P <- (I - G k) P (I - G k)^T + G R G^T
 
-    Both terms are squares, so that rounding cannot make P indefinite.
+    Multiplied out so that no product of two K x K matrices is left: H = P - G k P;  P <- H + (G R - H k^T) G^T. As in
+    Joseph's form an error of the gain enters squared.
     """
-    g, white = gain(key @ p, key, weight)
-    left = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - g @ key  # [..., K, K]
-    return g, left @ p @ left.mT + g @ white.mT  # G R G^T = white W white^T
+    g, white = gain(spread, key, weight)  # white = G R
+    half = p - g @ spread
+    return g, half + (white - half @ key.mT) @ g.mT
+
+
+def aged(p: Tensor, retention: Tensor, variance: float) -> Tensor:
+    """P one frame later: a P a^T + variance I, for retention a, [..., 1, 1] or [..., K, 1]."""
+    p = (retention * retention.mT) * p
+    if variance:
+        p.diagonal(dim1=-2, dim2=-1).add_(variance)
+    return p
 
 
 def bounded(p: Tensor, most: float) -> Tensor:
@@ -50,10 +59,10 @@ def bounded(p: Tensor, most: float) -> Tensor:
     A direction that is never seen would grow without end; scaling its rows and columns leaves the others alone and
     keeps P positive.
     """
-    p = (p + p.mT) / 2
     variance = p.diagonal(dim1=-2, dim2=-1)  # [..., K]
-    scale = (most / variance.clamp_min(most)).sqrt()
-    return p * (scale[..., :, None] * scale[..., None, :])  # this order keeps it exactly symmetric
+    scale = (variance / most).clamp_min(1).rsqrt()
+    # The half of the mean goes with the scale, one pass less; this order keeps it exactly symmetric.
+    return (p + p.mT) * (0.5 * scale[..., :, None] * scale[..., None, :])
 
 
 def expected(spread: Tensor, key: Tensor, weight: Tensor) -> Tensor:

@@ -39,8 +39,7 @@ class Still(Motion):
         return weights
 
     def predict(self, memory, p, retention, variance):
-        noise = variance * torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
-        return retention * memory, retention * p * retention.mT + noise
+        return retention * memory, covariance.aged(p, retention, variance)
 
 
 @dataclass(frozen=True)
@@ -139,24 +138,28 @@ class Kalman(Rule):
 
     def predict(self, state: KalmanState, retention: Tensor) -> KalmanState:
         """The state one frame later, before that frame is seen."""
-        memory, p = self.motion.predict(
-            state.memory.to(WIDE), state.covariance, retention.to(WIDE), self.process_variance
-        )
+        memory, p = self._predicted(state, retention)
         return KalmanState(memory.to(state.memory.dtype), p, state.score)
 
+    def _predicted(self, state: KalmanState, retention: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory and covariance one frame later, in float64."""
+        return self.motion.predict(state.memory.to(WIDE), state.covariance, retention.to(WIDE), self.process_variance)
+
     def write(self, state: KalmanState, key, value, gates) -> KalmanState:
-        state = self.predict(state, gates.retention)
-        memory, p, score = state.memory.to(WIDE), state.covariance, state.score
+        memory, p = self._predicted(state, gates.retention)
+        score = state.score
         key, value = self._padded(key, memory).to(WIDE), value.to(WIDE)
         weight = gates.lr.to(WIDE) / self.observation_variance
-        error = value - key @ memory  # [..., N, V]
-        s = covariance.expected(key @ p, key, weight)
+        error, spread = value - key @ memory, key @ p  # [..., N, V] and [..., N, M]
+        if self.surprise is not None or self.huber is not None:
+            s = covariance.expected(spread, key, weight)
         if self.surprise is not None:
             score = self.surprise.score(score, error.square().mean(-1, keepdim=True) / s, weight > 0)
-            p = p + self.surprise.raised(score) * torch.eye(p.shape[-1], dtype=WIDE, device=p.device)
+            alarm = self.surprise.raised(score)
+            p, spread = p + alarm * torch.eye(p.shape[-1], dtype=WIDE, device=p.device), spread + alarm * key
         if self.huber is not None:
             weight = weight * covariance.trust(error, s, self.huber)
-        gain, p = covariance.condition(p, key, weight)
+        gain, p = covariance.condition(p, spread, key, weight)
         memory = memory + gain @ error
         return KalmanState(memory.to(state.memory.dtype), covariance.bounded(p, self.max_variance), score)
 
@@ -174,4 +177,5 @@ class Kalman(Rule):
 
     def _padded(self, key: Tensor, memory: Tensor) -> Tensor:
         """Key with zeros for the rows that are estimated and never observed."""
-        return torch.nn.functional.pad(key, (0, memory.shape[-2] - key.shape[-1]))
+        unseen = memory.shape[-2] - key.shape[-1]
+        return torch.nn.functional.pad(key, (0, unseen)) if unseen else key

@@ -114,14 +114,16 @@ class KalmanBank(Rule):
         value, lr = value.to(WIDE)[..., None, :, :], gates.lr.to(WIDE)[..., None, :, :]
         error, known = value - key @ state.memory, lr > 0  # [..., M, N, V]
         p, r = state.covariance, state.noise
-        s = covariance.expected(key @ p, key, lr)  # [..., M, N, 1]
+        spread = key @ p
+        s = covariance.expected(spread, key, lr)  # [..., M, N, 1]
         z = error.square().mean(-1, keepdim=True) / (r * s)
         score = self.surprise.score(state.score, z, known)
         alarm = self.surprise.raised(score) * self._each([float(m.starts_over) for m in self.members], p)
         p = p + self._diagonal(alarm, 0 * alarm, width)
-        again = error.square().mean(-1, keepdim=True) / (r * covariance.expected(key @ p, key, lr))
+        spread = key @ p
+        again = error.square().mean(-1, keepdim=True) / (r * covariance.expected(spread, key, lr))
         weight = lr * ((self.degrees + 1) / (self.degrees + again)).clamp_max(1)
-        gain, p = covariance.condition(p, key, weight)
+        gain, p = covariance.condition(p, spread, key, weight)
         evidence, noise, tokens = self._judged(state, z, s, known, value.shape[-1])
         return BankState(state.memory + gain @ error, covariance.bounded(p, MOST), noise, evidence, score, tokens)
 
