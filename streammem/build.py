@@ -10,12 +10,12 @@ from streammem.mapping import Mapper
 from streammem.recon import weights
 from streammem.recon.intrinsics import Fitted, Median
 from streammem.recon.reconstructor import Reconstructor
-from streammem.recon.update import Confidence, Constant, Replace, UpdateRule
+from streammem.recon.update import UpdateRule
+from streammem.recon.updates import UPDATES
 from streammem.recon.weights import Weights
 from streammem.settings import ReconSettings, ReconstructSettings
 from streammem.sources import SOURCES, Source
 
-UPDATES = {"replace": Replace, "confidence": Confidence, "constant": Constant}
 LENSES = {"median": Median(), "fitted": Fitted(), "source": None}
 TINY = Path(__file__).parent / "recon" / "tiny.safetensors"  # knows synthetic rooms, nothing else
 

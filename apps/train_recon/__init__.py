@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("settings", nargs="*", metavar="CONFIG", help="a YAML file, or key.sub=value (default: tiny_recon)")
-    add("--out", type=Path, metavar="DIR", default=Path("out/train-recon"), help="where to write (default: %(default)s)")
+    add("--out", type=Path, metavar="DIR", default=Path("out/train-recon"), help="where to write")
     add("--rooms", type=Path, metavar="DIR", default=Path("out/rooms"), help="where rendered rooms are kept")
     add("--resume", action="store_true", help="go on with the run in DIR")
     return parser

@@ -147,4 +147,5 @@ def scored(model: ReconModel, clips: Clips) -> dict[str, float]:
 def _groups(model: nn.Module, decay: float) -> list[dict]:
     """Weight decay for matrices alone."""
     wide = [p for p in model.parameters() if p.ndim > 1]
-    return [{"params": wide, "weight_decay": decay}, {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    flat = [p for p in model.parameters() if p.ndim < 2]
+    return [{"params": wide, "weight_decay": decay}, {"params": flat, "weight_decay": 0.0}]

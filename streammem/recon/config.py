@@ -28,7 +28,7 @@ class ReconConfig:
     state_pe: Literal["1d", "2d", "none"] = "2d"
     local_mem_size: int = 256  # slots of the pose memory
     rope_half_rounding: bool = True  # image encoder: queries and keys pass through float16, as official weights expect
-    image_size: tuple[int, int] = (512, 512)  # height, width that the weights were made for; any multiple of a patch runs
+    image_size: tuple[int, int] = (512, 512)  # height, width of training; any multiple of a patch runs
 
     def __post_init__(self):
         widths = {
@@ -47,9 +47,11 @@ class ReconConfig:
         if self.state_pe not in ("1d", "2d", "none"):
             raise ConfigError(f"state_pe is {self.state_pe!r}; wanted 1d, 2d or none")
         if min(self.patch_size, self.state_size, self.local_mem_size, self.enc_depth, self.ray_enc_depth) < 1:
-            raise ConfigError("patch_size, state_size, local_mem_size, enc_depth, ray_enc_depth; wanted at least 1 each")
+            raise ConfigError("a patch, a state, a memory or an encoder is empty; wanted sizes of at least 1")
         if self.head_type == "dpt" and self.patch_size != 16:
-            raise ConfigError(f"patch_size is {self.patch_size} with a dpt head; wanted 16, to which its upsampling is cut")
+            raise ConfigError(
+                f"patch_size is {self.patch_size} with a dpt head; wanted 16: its upsampling is cut to it"
+            )
 
     @property
     def state_bytes(self) -> int:
@@ -69,7 +71,7 @@ _TINY = {
     "local_mem_size": 12,
     "image_size": (64, 64),
 }
-PRESETS = {  # by the names of the golden runs' models; full512_dpt is cut3r_512_dpt_4_64, full224_linear cut3r_224_linear_4
+PRESETS = {  # full512_dpt is the released cut3r_512_dpt_4_64, full224_linear is cut3r_224_linear_4
     "tiny_linear": ReconConfig("linear", **_TINY),
     "tiny_dpt": ReconConfig("dpt", **_TINY),
     "full512_dpt": ReconConfig("dpt"),

@@ -24,7 +24,10 @@ class Residual(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Adds a finer layer and doubles the size: conv(up(res2(x + res1(skip)))). Shapes: [B, C, h, w] -> [B, C, 2h, 2w]."""
+    """Adds a finer layer and doubles the size: conv(up(res2(x + res1(skip)))).
+
+    Shapes: [B, C, h, w] -> [B, C, 2h, 2w].
+    """
 
     def __init__(self):
         super().__init__()
@@ -75,7 +78,10 @@ class Double(nn.Module):
 
 
 def doubled(x: Tensor) -> Tensor:
-    """Bilinear, corners on corners: y[i] = x(i (h - 1) / (2 h - 1)) along each axis. Shapes: [..., h, w] -> [..., 2h, 2w]."""
+    """Bilinear, corners on corners: y[i] = x(i (h - 1) / (2 h - 1)) along each axis.
+
+    Shapes: [B, C, h, w] -> [B, C, 2h, 2w].
+    """
     return interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
 
 

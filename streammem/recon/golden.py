@@ -147,7 +147,7 @@ def replay(
         updated = rule.update((), state.tokens, proposal.candidate, proposal.evidence)
         new = ReconState(updated.tokens, proposal.pose_memory, state.frames + 1, ())
         new = tree.where(view.has_image & about["update"][i], new, state._replace(frames=state.frames + 1))
-        if about["reset"][i]:  # acts after the frame that carries it; the whole-sequence path goes on as if it were no first view
+        if about["reset"][i]:  # acts after its frame; on the whole-sequence path what follows is no first view
             new = start._replace(frames=new.frames if whole else start.frames)
         readout = model.read(proposal.layers, size, updated.gate)
         frames.append(_named(proposal, new, readout))

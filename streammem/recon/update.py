@@ -1,4 +1,4 @@
-"""Update rules: what of the decoder's candidate becomes the state. (rule's own, old tokens, candidate, evidence) -> new.
+"""Update rules, (rule's own, old tokens, candidate, evidence) -> new: what of the candidate becomes the state.
 
 A rule sees each stream alone and never looks from the host. The first view of a stream is always taken whole, as the
 state before it holds nothing of the scene.
