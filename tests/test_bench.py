@@ -85,6 +85,13 @@ def test_nothing_is_measured_and_no_time_is_printed_where_parity_fails(fake, cap
     assert "3 mm off the plane" in said and "MISSED" in said and " ms" not in said
 
 
+def test_rules_with_targets_is_the_case_targets(fake, monkeypatch, capsys):
+    fake(fine, lambda setup: [Measured("error", "", 1.0)])
+    monkeypatch.setitem(bench.CASES, "targets", bench.CASES["fake"])
+    assert bench.main(["rules", "--targets"]) == 0
+    assert "targets: a case for the test" in capsys.readouterr().out
+
+
 def test_json_has_one_object_a_line_with_every_field(fake, tmp_path, capsys):
     rows = [Measured("error", "mm", 2.0, 4.0, "peer", at_most(3.0)), Measured("state", "bytes", 7)]
     assert bench.main([fake(fine, lambda setup: rows), "--json", str(tmp_path / "deep" / "f.json")]) == 0

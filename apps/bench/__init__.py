@@ -40,6 +40,8 @@ def main(argv: list[str]) -> int:
     setup = _setup(said, [x for x in said.case if "=" in x])
     print(f"streammem {commit()} on {machine()}")
     figures: list[Figure] = []
+    if said.targets:
+        names = ["targets" if name == "rules" else name for name in names]
     for name in _chosen(names):
         figures += _report(name, setup, said.markdown)
         if said.json is not None:
@@ -87,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("case", nargs="+", help="a case, `all`, or group.key=value of the workload")
+    parser.add_argument("--targets", action="store_true", help="`rules --targets` is the case `targets`")
     parser.add_argument("--quick", action="store_true", help="the minute's version")
     parser.add_argument("--data", type=Path, help="folder of recordings (default: ../shared/data beside the checkout)")
     parser.add_argument(

@@ -90,7 +90,7 @@ class Mqar:
     seeds: int = 3
     steps: int = 500
     batch: int = 32
-    key: int = 32  # width of keys and values
+    keys: tuple[int, ...] = (32,)  # widths of keys and values
     rate: float = 5e-3
 
 
