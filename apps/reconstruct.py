@@ -106,7 +106,7 @@ def _step(run: Run, frame: Frame) -> None:
         with run.journal.timed("see it through the network"):
             seen = run.eye.step(frame)
         frame = seen.frame
-        run.lines[VIEWS].write(views.line(seen))
+        run.lines[VIEWS].write(views.line(seen, run.eye.fit.input_size))
     with run.journal.timed("track and write it"):
         readout = run.mapper.step(frame)
         status, reason = readout.status, readout.reason

@@ -4,14 +4,15 @@ from streammem.recon.reconstructor import Seen
 
 COLUMNS = (
     "time_s", "fx", "fy", "cx", "cy", "scale", "gate_mean", "gate_std", "gate_min", "gate_max",
-    "confidence_median", "written", "resets", "unaligned",
+    "confidence_median", "written", "resets", "unaligned", "width", "height",
 )  # fmt: skip
 HEADING = "\t".join(COLUMNS) + "\n"
 
 
-def line(seen: Seen) -> str:
+def line(seen: Seen, size: tuple[int, int]) -> str:
     """Time; intrinsics of the camera's own picture, pixels; the chunk's scale; gate over tokens; confidence, and the
-    share of pixels written; resets so far, and those whose chunks could not be aligned."""
+    share of pixels written; resets so far, and those whose chunks could not be aligned; the camera's picture, whose
+    height and width are `size`."""
     K, gate = seen.intrinsics[0].cpu(), seen.gate[0].float().cpu()
     numbers = [
         *(float(K[i, j]) for i, j in ((0, 0), (1, 1), (0, 2), (1, 2))),
@@ -20,6 +21,6 @@ def line(seen: Seen) -> str:
         float(seen.confidence[0].median()),
         float((seen.frame.depth[0] > 0).float().mean()),
     ]
-    counts = f"{int(seen.resets[0])}\t{int(seen.unaligned[0])}"
+    counts = f"{int(seen.resets[0])}\t{int(seen.unaligned[0])}\t{size[1]}\t{size[0]}"
     told = "\t".join(f"{number:.6g}" for number in numbers)
     return f"{float(seen.frame.time_s[0]):.6f}\t{told}\t{counts}\n"

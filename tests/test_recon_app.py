@@ -86,7 +86,7 @@ def test_a_run_writes_what_a_depth_cameras_does_and_a_line_a_view(whole):
     head, *rows = (whole / "views.tsv").read_text().splitlines()
     assert head.split("\t") == list(views.COLUMNS) and len(rows) == 7
     table = np.array([[float(x) for x in row.split("\t")] for row in rows])
-    assert np.isfinite(table).all() and table[:, -2].tolist() == [0, 0, 0, 1, 1, 1, 2]
+    assert np.isfinite(table).all() and table[:, -4].tolist() == [0, 0, 0, 1, 1, 1, 2]
     gates = table[:, views.COLUMNS.index("gate_mean")]
     assert (gates == 1).tolist() == [True] + [False] * 6  # taken whole; a chunk's own first view is seen twice
     assert len(read_trajectory(whole / "trajectory.tum")[0]) == len(read_trajectory(whole / "truth.tum")[0]) == 7
@@ -297,7 +297,7 @@ def test_resets_keep_world_and_scale(noise):
     camera = Camera(source.camera_intrinsics, inverse_rigid(first) @ source.camera_at(9).world_from_camera, 48, 64)
     view, truth = mapper.raycast(camera), source.scene_at(9).render(source.camera_at(9)).depth
     both, near = (view.depth > 0) & (truth < 3.5), truth < 3.5
-    assert both.sum() > 0.7 * near.sum() and float((view.depth - truth)[both].abs().median()) < 0.05
+    assert both.sum() > 0.8 * near.sum() and float((view.depth - truth)[both].abs().median()) < 0.05
 
 
 MAP_SETTINGS = config.build(
