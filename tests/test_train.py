@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from conftest import ROOT
 
 from apps import CONFIGS, cli, train
+from apps.bench import mqar
+from apps.bench.workload import Mqar
 from apps.train.model import SequenceModel
 from apps.train.settings import ModelSettings, RuleSettings, TrainSettings
 from apps.train.tasks import TASKS, Copying, Overwrite, Recall, Regression, SelectiveCopying, _mixed, stream
@@ -242,3 +245,19 @@ def test_our_configs_make_a_model_that_runs(path):
     assert made.task in path.stem
     trainer = Trainer(config.load(TrainSettings, path, ["batch=2"]))
     assert trainer.advance() > 0 and json.dumps(config.plain(made))
+
+
+def test_the_bench_trains_once_and_reads_from_then_on(tmp_path):
+    size = Mqar(seeds=1, steps=2, batch=2, keys=(4,))
+    run = replace(mqar.settings("delta", 4, 0, size), options=json.loads('{"vocabulary": 8, "pairs": [2, 4]}'))
+    first = mqar.trained(run, tmp_path)
+    stamp = (tmp_path / train.CHECKPOINT).stat().st_mtime_ns
+    assert mqar.trained(run, tmp_path) == first and set(first) == {"2 pairs", "4 pairs"}
+    assert stamp == (tmp_path / train.CHECKPOINT).stat().st_mtime_ns
+    assert mqar.trained(replace(run, seed=1), tmp_path) != first
+
+
+def test_every_model_of_the_bench_is_one_that_runs():
+    for name in mqar.MODELS:
+        trainer = Trainer(replace(mqar.settings(name, 8, 0, Mqar()), batch=2))
+        assert trainer.advance() > 0

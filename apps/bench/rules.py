@@ -8,22 +8,9 @@ import torch
 from torch import Tensor
 
 from streammem import tree
-from streammem.memory.architecture import (
-    MLP,
-    Affine,
-    AffineWeights,
-    Architecture,
-    BiasedMLP,
-    BiasedMLPWeights,
-    Chain,
-    Matrix,
-    MLPWeights,
-    Residual,
-    ResidualWeights,
-    SwiGLU,
-    SwiGLUWeights,
-)
+from streammem.memory.architecture import Residual
 from streammem.memory.rule import Rule
+from streammem.nn.initial import memory_of, shaped
 from streammem.rules import RULES
 from streammem.types import Gates, Tokens
 
@@ -59,37 +46,12 @@ def weights(rule: Rule, size: Rules, dtype: torch.dtype):
     def matrix(rows: int, columns: int) -> Tensor:
         return torch.randn(1, size.heads, rows, columns, generator=g, dtype=torch.float64).softmax(-2).to(dtype)
 
-    return _shaped(_memory(rule), matrix, size.key, size.value)
+    return shaped(memory_of(rule), matrix, size.key, size.value, size.key)
 
 
 def fitting(rule: Rule, size: Rules) -> Rules:
     """The size, with values as wide as keys where the memory is a residual."""
-    return replace(size, value=size.key) if isinstance(_memory(rule), Residual) else size
-
-
-def _memory(rule: Rule) -> Architecture:
-    while hasattr(rule, "rule"):
-        rule = rule.rule
-    return getattr(rule, "memory", Matrix())
-
-
-def _shaped(memory: Architecture, matrix: Callable, key: int, value: int):
-    """Weights of a memory with hidden layers as wide as the key."""
-    match memory:
-        case Affine():
-            return AffineWeights(matrix(key, value), matrix(1, value))
-        case MLP():
-            return MLPWeights(matrix(key, key), matrix(key, value))
-        case BiasedMLP():
-            return BiasedMLPWeights(matrix(key, key), matrix(1, key), matrix(key, value), matrix(1, value))
-        case SwiGLU():
-            return SwiGLUWeights(matrix(key, key), matrix(key, key), matrix(key, value))
-        case Residual(inner, learned_norm):
-            inside = _shaped(inner, matrix, key, value)
-            return ResidualWeights(inside, matrix(1, value), matrix(1, value)) if learned_norm else inside
-        case Chain(memories):
-            return tuple(_shaped(m, matrix, key if i == 0 else value, value) for i, m in enumerate(memories))
-    return matrix(key, value)
+    return replace(size, value=size.key) if isinstance(memory_of(rule), Residual) else size
 
 
 def fault(name: str, size: Rules) -> str | None:
