@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from streammem.errors import ConfigError
 from streammem.recon.update import Updated, UpdateRule, blend, opened
@@ -89,8 +90,10 @@ class FrameGate(UpdateRule):
         return FrameOwn(tokens.new_zeros(len(tokens), feature_width), tokens.new_zeros(len(tokens), 1))
 
     def update(self, own, old, candidate, evidence):
-        change = 1 - torch.cosine_similarity(evidence.summary, own.summary, dim=-1)  # [B]
-        relative, usual = _relative(change[:, None], own.usual, self.memory, evidence.first)
+        # as half a squared distance 1 - cos is never negative, and exactly 0 where nothing changed
+        now, last = normalize(evidence.summary, dim=-1), normalize(own.summary, dim=-1)
+        change = 0.5 * (now - last).square().sum(-1, keepdim=True)  # [B, 1]
+        relative, usual = _relative(change, own.usual, self.memory, evidence.first)
         odds = self.gate / (1 - self.gate) * relative  # [B, 1]
         gate = opened((odds / (1 + odds)).expand_as(candidate[..., 0]), evidence.first)
         return Updated(FrameOwn(evidence.summary, usual), blend(old, candidate, gate), gate)
