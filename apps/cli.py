@@ -12,6 +12,7 @@ COMMANDS = {  # name: (module beside this one, what it does)
     "train-recon": ("train_recon", "train a small colour-only network on synthetic rooms"),
     "weights": ("weights", "look into weights of the colour-only network, or convert official ones"),
     "selfcheck": ("selfcheck", "compare the network on this device with reference tensors"),
+    "locate": ("locate", "say where pictures were taken, in a scene that a run has learnt"),
     "export": ("export", "write what a run has learnt as files of other programs: glTF, PLY, COLMAP"),
     "bench": ("bench", "measure speed and accuracy against baselines and peers in the same run"),
     "rules": ("rules", "list the memory rules"),

@@ -81,7 +81,7 @@ def opened(wish: Wish, say: Callable[[str], None]) -> Run:
         mapper, notes = Mapper.load(wish.resume, settings.map, device=device)
         lengths = _recall(notes, journal, settings, source, wish.resume)
         if eye is not None:
-            _look_again(wish.resume, eye, found, json.loads(notes[NOTE]), settings)
+            look_again(wish.resume, eye, found, notes, settings)
     out = settings.out or Path("out") / f"{source.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     _prepare(out, wish)
     beside = out if wish.resume is None else wish.resume.parent
@@ -119,11 +119,12 @@ def _recall(notes: dict, journal: Journal, settings: ReconstructSettings, source
     return note["lengths"]
 
 
-def _look_again(path: Path, eye: Reconstructor, found: Weights, note: dict, settings: ReconstructSettings) -> None:
+def look_again(path: Path, eye: Reconstructor, found: Weights, notes: dict, settings: ReconstructSettings) -> None:
     """Gives the eye the state that it had.
 
     Raises: CheckpointError where the state is of other weights, or of another rule.
     """
+    note = json.loads(notes.get(NOTE, "{}"))
     if note.get("eye") != repr(eye):
         raise CheckpointError(f"{path}: was learnt by {note.get('eye', 'a depth camera')}; wanted {eye!r}, to go on")
     stored = store.load(path, schema=SCHEMA, rule=repr(settings.map), fingerprint=found.fingerprint)

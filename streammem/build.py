@@ -69,7 +69,12 @@ def update(told: ReconSettings) -> UpdateRule:
         if name not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(f"{name} is no argument of {told.update}; {has}")
-    return make(**told.update_args)
+    try:
+        return make(**told.update_args)
+    except TypeError as error:
+        raise ConfigError(
+            f"recon.update_args are {told.update_args}; {told.update} cannot use them: {error}"
+        ) from error
 
 
 def device(name: str) -> torch.device:

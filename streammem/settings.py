@@ -3,7 +3,7 @@
 import inspect
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from streammem.errors import ConfigError
 from streammem.mapping import MapSettings
@@ -71,7 +71,7 @@ class ReconSettings:
 
     weights: str | None = None  # safetensors; None: the small network of synthetic rooms, for synthetic:rgb only
     update: str = "confidence"  # rule by which the network's state is written
-    update_args: dict[str, float] = field(default_factory=dict)
+    update_args: dict[str, Any] = field(default_factory=dict)
     reset_every: int = 0  # frames after which the network starts over, aligned with what was before; 0: never
     lens: Literal["median", "fitted", "source"] = "median"  # how intrinsics come about; "source": it knows them
     trust: Trust = field(default_factory=Trust)  # which pixels are written to the map, and how often

@@ -25,6 +25,7 @@ from streammem.recon.ring import median, noted, ring
 from streammem.recon.state import ReconReadout, ReconState
 from streammem.recon.trust import Trust
 from streammem.recon.update import Confidence, Replace
+from streammem.recon.updates import UPDATES
 from streammem.sources import Synthetic, SyntheticColour, Video, frame_from, open_source
 from streammem.types import Frame
 
@@ -147,7 +148,7 @@ def test_what_cannot_run_is_one_line_and_exit_2(more, said, file, tmp_path, caps
     assert said in heard and heard.count("\n") == 1
 
 
-@pytest.mark.parametrize("rule", ["replace", "confidence", "constant"])
+@pytest.mark.parametrize("rule", UPDATES)
 def test_every_rule_can_be_named(rule, file, tmp_path):
     assert run(tmp_path, file, "--update", rule, "--no-mesh", "previews=0", frames=2) == 0
 
@@ -165,6 +166,30 @@ def test_masked_frames_leave_no_trace(file, tmp_path):
     assert run(tmp_path, file, "source.dropout=0.5", "recon.reset_every=2", frames=8) == 0
     counts = config.read(tmp_path / "run.yaml")["run"]["statuses"]
     assert counts["skipped"] >= 1 and counts["tracked"] + counts["skipped"] == 8
+
+
+def test_pictures_are_located_in_a_finished_run(whole, capsys):
+    before = {path.name: path.read_bytes() for path in whole.iterdir()}
+    assert cli.main(["locate", str(whole), "--source", "synthetic:rgb", "--frames", "5"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
+    assert len(rows) == 5 and all(len(row) == 9 and 0 <= float(row[-1]) <= 1 for row in rows)
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+    stored = load_file(whole / "state.safetensors")
+    eye = Reconstructor(network(), reset_every=3)
+    eye.adopt({name.removeprefix("recon."): x for name, x in stored.items() if name.startswith("recon.")})
+    wanted = eye.peek(stream(5)[4]).frame.world_from_camera[0, :3, 3]
+    assert [float(x) for x in rows[4][1:4]] == pytest.approx(wanted.tolist(), abs=1e-8)
+
+
+def test_depth_frames_are_located_in_a_run_of_a_depth_camera(tmp_path, capsys):
+    size = ["source.height=60", "source.width=80", "source.noise=none"]
+    map_ = ["map.voxel_size_m=0.04", "map.write.sampling.band_m=0.1", "map.max_bytes=67108864", "map.window_blocks=64"]
+    out = ["--out", str(tmp_path), "poses=find", "source.frames=6", "--no-mesh", "previews=0"]
+    assert cli.main(["reconstruct", "--quiet", *out, *size, *map_]) == 0
+    assert cli.main(["locate", str(tmp_path), "--source", "synthetic", "--frames", "1"]) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
+    assert float(row[-1]) > 0.5
+    assert cli.main(["locate", str(tmp_path / "nothing"), "--source", "synthetic"]) == 2
 
 
 # ---- the reconstructor
