@@ -332,6 +332,27 @@ MAP_SETTINGS = config.build(
 )
 
 
+def test_poses_that_frames_bring_are_where_they_say_and_tell_the_scale():
+    """A network at half the size of the world, in a world of its own; every third frame brings no pose."""
+    source = stream(10, noise="none")
+    model = Scripted(source, [0.5, 0.8, 1.7])
+    eye = Reconstructor(model, reset_every=4, lens=Fitted())
+    for i in range(10):
+        model.at = i
+        true = source.camera_at(i).world_from_camera
+        given = torch.full_like(true, torch.nan) if i % 3 == 2 else true
+        seen = eye.step(source[i]._replace(world_from_camera=given[None]))
+        surely = given.isfinite().all() or i > 5  # before, the camera has not moved by the centimetres that tell a scale
+        assert torch.allclose(seen.frame.world_from_camera[0], true, atol=1e-4 if surely else 0.01)
+        truth, known = source.scene_at(i).render(source.camera_at(i)).depth, seen.frame.depth[0] > 0
+        if i > 5:
+            assert float((seen.frame.depth[0] / truth - 1)[known].abs().max()) < 1e-3
+    model.at = 4
+    assert torch.allclose(
+        eye.peek(source[4]).frame.world_from_camera[0], source.camera_at(4).world_from_camera, atol=1e-4
+    )
+
+
 def test_a_rejected_alignment_chains_poses():
     source = stream(8, noise="none")
     model = Scripted(source, [1.0, 1.0, 1.0])

@@ -11,6 +11,7 @@ from streammem.errors import CheckpointError, ConfigError, ShapeError
 from streammem.geometry import Camera, motion_from_quaternion, transform
 from streammem.recon import similarity
 from streammem.recon.align import ALIGNED, Robust
+from streammem.recon.anchor import Anchor, anchor, anchored
 from streammem.recon.intrinsics import Lens, Median
 from streammem.recon.model import ReconModel
 from streammem.recon.preprocess import Fit, fit, prepared
@@ -29,13 +30,17 @@ class Chunks(NamedTuple):
     world: Similarity  # the first chunk's world from this chunk's
     lens: Ring  # the last focal lengths
     trust: Ring  # what was confident lately
+    anchor: Anchor  # the world of measured poses, where frames bring some
     frames: Tensor  # [B] int64, views since the stream started
     resets: Tensor  # [B] int64
     unaligned: Tensor  # [B] int64, resets whose chunks could only be chained by their poses
 
 
 class Seen(NamedTuple):
-    """One view, in the world of the stream's first chunk. Units: those of the weights."""
+    """One view, in the world of the stream's first chunk, or of the poses that frames bring.
+
+    Units: those of the weights, or of these poses.
+    """
 
     frame: Frame  # the network's picture with depth where it is to be written, intrinsics and pose
     points: Tensor  # [B, h, w, 3] in the world
@@ -65,7 +70,8 @@ class Reconstructor:
     reset_every: frames after which the network starts over, its new world aligned with the old one on the frame that
         both see; 0: never. align: how.
 
-    All frames of a stream have one size. Nothing is differentiated.
+    A frame that brings a pose is where it says, and tells the world's scale; one that brings none is where the network
+    says, from there. All frames of a stream have one size. Nothing is differentiated.
     Raises: ConfigError for a negative reset_every; ShapeError at a frame of another size.
     """
 
@@ -86,7 +92,7 @@ class Reconstructor:
         world = similarity.identity(batch, self.device)
         none = torch.zeros(batch, dtype=torch.int64, device=self.device)
         rings = (Median(1) if lens is None else lens).init(batch, self.device), trust.init(batch, self.device)
-        self._first = Chunks(world, *rings, none, none, none)
+        self._first = Chunks(world, *rings, anchor(batch, self.device), none, none, none)
         self._now, self._offered = self._first, 0
         self.fit: Fit | None = None
 
@@ -129,7 +135,7 @@ class Reconstructor:
         camera: of the network's picture, its sides whole patches, at a pose [4, 4] of that world.
         Source: CUT3R, section 3.3 of arXiv:2501.12387.
         """
-        world, batch = self._now.world, len(self._now.frames)
+        world, batch = _measured(self._now), len(self._now.frames)
         pose = camera.world_from_camera.to(self.device, torch.float64).expand(batch, 4, 4)
         rotation = world.rotation.mT @ pose[:, :3, :3]
         moved = (world.rotation.mT @ (pose[:, :3, 3] - world.translation)[..., None])[..., 0] / world.scale[:, None]
@@ -188,13 +194,16 @@ class Reconstructor:
         config = self.model.config
         return fit(height, width, max(config.image_size), config.patch_size)
 
-    def _seen(self, frame: Frame, now: Chunks, readout: ReconReadout) -> tuple[Chunks, Seen]:
+    def _seen(self, frame: Frame, old: Chunks, readout: ReconReadout) -> tuple[Chunks, Seen]:
         """A view as a posed depth frame, and what the stream carries after it; invalid views leave no trace."""
+        now = old
         lens, K = (now.lens, frame.intrinsics) if self.lens is None else self.lens.step(now.lens, readout.points_camera)
         trust, written = self.trust.step(now.trust, readout.confidence_camera, now.frames)
-        scale, world = now.world.scale, now.world
         camera = camera_pose(readout)
-        pose = world.poses(camera)
+        if frame.world_from_camera is not None:
+            now = now._replace(anchor=anchored(now.anchor, now.world.poses(camera), frame.world_from_camera.double()))
+        world = _measured(now)
+        scale, pose = world.scale, world.poses(camera)
         depth = readout.points_camera[..., 2] * scale.float()[:, None, None]
         sound = pose.isfinite().all(-1).all(-1) & K.isfinite().all(-1).all(-1)
         depth = torch.where(written & depth.isfinite() & (depth > 0), depth, 0.0)
@@ -202,7 +211,7 @@ class Reconstructor:
         points = world.points(transform(camera, readout.points_camera))
         valid = frame.valid & sound
         new = now._replace(lens=lens, trust=trust, frames=now.frames + 1)
-        new = tree.where(valid, new, now._replace(frames=now.frames + 1))
+        new = tree.where(valid, new, old._replace(frames=old.frames + 1))
         posed = frame._replace(depth=depth, intrinsics=K, world_from_camera=pose, valid=valid)
         K = self.fit.intrinsics_to_input(K)
         told = (points, readout.confidence_camera, K, scale, readout.gate, now.resets, now.unaligned)
@@ -223,6 +232,11 @@ class Reconstructor:
         turned = now._replace(world=now.world.after(step), resets=now.resets + 1, unaligned=now.unaligned + ~aligned)
         finite = turned.world.points(torch.ones_like(source[:, :1])).isfinite().flatten(1).all(1)
         return tree.where(finite & frame.valid, turned, now)
+
+
+def _measured(now: Chunks) -> Similarity:
+    """From the chunk's world to the one that the stream is told in."""
+    return now.anchor.similarity.after(now.world)
 
 
 def camera_pose(readout: ReconReadout) -> Tensor:
