@@ -26,6 +26,7 @@ CASES = {  # name: (module, case in it, what it shows); a module is imported whe
     "sequences": ("chunks", "SEQUENCES", "whole sequences of a rule in chunks, beside its steps"),
     "targets": ("targets", "TARGETS", "the rules' published and derived figures, and one setting for seven streams"),
     "mqar": ("mqar", "MQAR", "small models trained to recall 16 to 64 pairs, one for each rule"),
+    "gating": ("gating", "GATING", "update rules of the colour-only network on streams longer than in training"),
 }
 
 

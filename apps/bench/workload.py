@@ -95,6 +95,16 @@ class Mqar:
 
 
 @dataclass(frozen=True)
+class Gating:
+    """Update rules of the colour-only network on streams longer than in training."""
+
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    sequences: int = 12
+    walks: tuple[str, ...] = ("wander", "round")
+    weights: str | None = None  # None: those of the package
+
+
+@dataclass(frozen=True)
 class Workload:
     """Everything, by group of cases."""
 
@@ -107,6 +117,7 @@ class Workload:
     rules: Rules = field(default_factory=Rules)
     targets: Targets = field(default_factory=Targets)
     mqar: Mqar = field(default_factory=Mqar)
+    gating: Gating = field(default_factory=Gating)
     retention: tuple[float, ...] = (
         1,
         3,
