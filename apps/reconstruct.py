@@ -23,7 +23,7 @@ from streammem import config
 from streammem.errors import CheckpointError, StreamMemError
 from streammem.export import write_mesh
 from streammem.mapping.readout import GIVEN
-from streammem.sources import FirstFramesCheck, Synthetic
+from streammem.sources import FirstFramesCheck, Prefetch, Source, Synthetic
 from streammem.types import Frame
 
 from . import cli, views
@@ -35,7 +35,7 @@ from .run import TRAJECTORY, TRUTH, VIEWS, Run, opened
 from .score import looks, paths, score
 from .stop import Stop
 
-SEEN = "pose from the network"
+SEEN, FOLDER = "pose from the network", "views"
 MESH, REPORT, PREVIEW = "mesh.ply", "report.html", "preview.png"
 CHECKS = {"strict": "raise", "warn": "warn", "silent": "off"}
 
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         with stop:
             run = opened(wanted, _silent if wanted.quiet else _aloud)
             about = _about(argv, run)
-            run.say(f"{run.source.name}: {len(run.source)} frames, from {run.journal.frames} on, into {run.out}")
+            run.say(f"{run.source.name}: {_length(run.source)}, from {run.journal.frames} on, into {run.out}")
             _learn(run, stop, wanted.quiet)
             if stop.signal:
                 run.say(f"{stop.signal.name} after {run.journal.frames} frames: writing everything")
@@ -70,7 +70,12 @@ def _learn(run: Run, stop: Stop, quiet: bool) -> None:
     every, journal = run.settings.autosave_frames, run.journal
     pace = 0.1 if sys.stderr.isatty() else 10.0  # seconds between two looks of the bar; a log file wants few
     with tqdm(
-        total=len(run.source), initial=journal.frames, unit="frame", disable=quiet, smoothing=0.1, mininterval=pace
+        total=len(run.source) if run.source.again else None,
+        initial=journal.frames,
+        unit="frame",
+        disable=quiet,
+        smoothing=0.1,
+        mininterval=pace,
     ) as bar:
         frames = _checked(run)
         while stop.signal is None:
@@ -90,7 +95,10 @@ def _checked(run: Run) -> Iterator[Frame]:
     """The frames that are still to come, after a look at the first of them."""
     if run.journal.frames == len(run.source):
         return iter(())
-    check = FirstFramesCheck(run.source.since(run.journal.frames), check=CHECKS[run.settings.check])
+    coming = run.source.since(run.journal.frames)
+    if not run.source.again:
+        coming = Prefetch(coming, policy="drop_oldest")  # a live camera does not wait
+    check = FirstFramesCheck(coming, check=CHECKS[run.settings.check])
     frames = iter(check)
     for finding in check.findings:
         run.say(f"first frames, {finding.severity}: {finding.message}")
@@ -107,6 +115,8 @@ def _step(run: Run, frame: Frame) -> None:
             seen = run.eye.step(frame)
         frame = seen.frame
         run.lines[VIEWS].write(views.line(seen, run.eye.fit.input_size))
+        if run.settings.recon.save_views:
+            views.save(run.out / FOLDER, run.journal.frames, seen)
     with run.journal.timed("track and write it"):
         readout = run.mapper.step(frame)
         status, reason = readout.status, readout.reason
@@ -117,6 +127,10 @@ def _step(run: Run, frame: Frame) -> None:
         run.lines[TRAJECTORY].write(tum_line(time_s, pose))
     if TRUTH in run.lines and true is not None and bool(true.isfinite().all()):
         run.lines[TRUTH].write(tum_line(time_s, true[0]))
+
+
+def _length(source: Source) -> str:
+    return f"{len(source)} frames" if source.again else "live, until it is ended"
 
 
 def _true_pose(run: Run, frame: Frame) -> Tensor | None:

@@ -88,14 +88,15 @@ def panels(look: Look, settings: ReconstructSettings) -> list[tuple[str, torch.T
 
 def _summary(run: Finished) -> str:
     about, counts = run.about, run.journal.statuses()
-    ended = "ended early" if run.journal.frames < len(run.source) else "complete"
+    live = not run.source.again
+    ended = "live" if live else "ended early" if run.journal.frames < len(run.source) else "complete"
     rate = run.journal.stages.get("track and write it")
     pace = f", {rate.count / rate.total_s:.1f} frames/s learnt" if rate else ""
     told = ", ".join(f"{count} {status}" for status, count in counts.most_common()) or "none"
     state = f"state {about['state_bytes'] / 2**20:.0f} MiB, fixed"
     poses = "poses given by the source" if run.settings.poses == "given" else "poses found against the map"
     poses = "depth and poses by a network, from colour alone" if run.settings.colour_only else poses
-    frames = f"{run.journal.frames} of {len(run.source)} frames"
+    frames = f"{run.journal.frames}{'' if live else f' of {len(run.source)}'} frames"
     return f'<p class="soft">{frames}, {ended}: {told}{pace}; {state}; {poses}.</p>'
 
 

@@ -74,6 +74,7 @@ class ReconSettings:
     update_args: dict[str, Any] = field(default_factory=dict)
     reset_every: int = 0  # frames after which the network starts over, aligned with what was before; 0: never
     lens: Literal["median", "fitted", "source"] = "median"  # how intrinsics come about; "source": it knows them
+    save_views: bool = False  # each view's depth, confidence, pose and intrinsics as views/NUMBER.npz
     trust: Trust = field(default_factory=Trust)  # which pixels are written to the map, and how often
     align: Robust = field(default_factory=Robust)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from nolook import NoHostLook
 from safetensors.torch import load_file
 
 from apps import cli, selfcheck, views
@@ -162,6 +163,16 @@ def test_a_depth_cameras_recording_can_be_seen_in_colour_alone(recordings, file,
     assert len(read_trajectory(tmp_path / "truth.tum")[0]) == 3
 
 
+def test_views_are_written_as_they_come(file, tmp_path):
+    assert run(tmp_path, file, "recon.save_views=true", "--no-mesh", "previews=0", frames=3) == 0
+    files = sorted((tmp_path / "views").iterdir())
+    assert [path.name for path in files] == ["000000.npz", "000001.npz", "000002.npz"]
+    view, seen = np.load(files[2]), seen_all(Reconstructor(network()), stream(3))[2]
+    assert np.allclose(view["points"], seen.points[0], rtol=1e-3, atol=1e-3) and view["image"].dtype == np.uint8
+    assert np.array_equal(view["world_from_camera"], seen.frame.world_from_camera[0])
+    assert np.allclose(view["depth"], seen.frame.depth[0], rtol=1e-3)
+
+
 def test_masked_frames_leave_no_trace(file, tmp_path):
     assert run(tmp_path, file, "source.dropout=0.5", "recon.reset_every=2", frames=8) == 0
     counts = config.read(tmp_path / "run.yaml")["run"]["statuses"]
@@ -258,6 +269,17 @@ def test_a_reset_frame_starts_that_stream_over():
     assert same(fresh[1:], again[1:]) and torch.equal(fresh.frame.depth, again.frame.depth)
 
 
+def test_what_follows_the_network_never_looks_from_the_host():
+    eye, source = Reconstructor(network(), reset_every=3), stream(3)
+    for frame in source:
+        eye.step(frame)
+    frame = eye._prepared(source[2]._replace(world_from_camera=torch.eye(4, dtype=torch.float64)[None]))
+    with torch.no_grad(), NoHostLook():
+        readout = eye._stream.step(frame)
+        now, _ = eye._seen(frame, eye._now, readout)
+        eye._turned(frame, readout, now)
+
+
 def test_the_state_has_one_size():
     eye, source = Reconstructor(network(), reset_every=5), stream(2)
     size, named = eye.nbytes, eye.state_tree()
@@ -342,7 +364,7 @@ def test_poses_that_frames_bring_are_where_they_say_and_tell_the_scale():
         true = source.camera_at(i).world_from_camera
         given = torch.full_like(true, torch.nan) if i % 3 == 2 else true
         seen = eye.step(source[i]._replace(world_from_camera=given[None]))
-        surely = given.isfinite().all() or i > 5  # before, the camera has not moved by the centimetres that tell a scale
+        surely = given.isfinite().all() or i > 5  # until then it moves too little to tell a scale
         assert torch.allclose(seen.frame.world_from_camera[0], true, atol=1e-4 if surely else 0.01)
         truth, known = source.scene_at(i).render(source.camera_at(i)).depth, seen.frame.depth[0] > 0
         if i > 5:
@@ -463,13 +485,13 @@ def test_the_synthetic_colour_camera_holds_depth_and_poses_back():
     assert torch.equal(one.camera_at(1).world_from_camera, other.camera_at(1).world_from_camera)
 
 
-def test_a_webcam_is_read_in_order_and_ends_when_it_is_gone(monkeypatch):
+def test_a_webcam_is_read_in_order_and_ends_when_it_is_gone(monkeypatch, file, tmp_path, capsys):
     from streammem.errors import SourceError
     from streammem.sources import webcam
 
     class Capture:
         def __init__(self, number):
-            self.left = [np.full((6, 8, 3), i, np.uint8) for i in range(4)] if number == 0 else []
+            self.left = [np.full((48, 64, 3), i, np.uint8) for i in range(4)] if number == 0 else []
 
         def isOpened(self):
             return True
@@ -496,6 +518,9 @@ def test_a_webcam_is_read_in_order_and_ends_when_it_is_gone(monkeypatch):
         camera[0]
     with pytest.raises(SourceError, match="webcam 3 cannot be opened"):
         open_source("webcam:3")
+    live = tmp_path / "live"
+    assert cli.main(["reconstruct", "--source", "webcam", "--weights", str(file), "--out", str(live), *MAP]) == 0
+    assert "live, until it is ended" in capsys.readouterr().err and "frames, live" in (live / "report.html").read_text()
     monkeypatch.setattr(webcam, "cv2", None)
     with pytest.raises(SourceError, match="pip install opencv"):
         open_source("webcam")
