@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import B, K, N, V, data, mlp, square
+from material import B, K, N, V, data, mlp, square
 
 from streammem import tree
 from streammem.errors import ConfigError, NoKernel

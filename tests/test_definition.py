@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from cases import B, K, N, V, data, matrix, mlp
+from material import B, K, N, V, data, matrix, mlp
 
 from streammem import tree
 from streammem.errors import ConfigError, ShapeError

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import torch
-from cases import CASES, B, start
+from cases import CASES, start
 from conftest import ROOT
+from material import B
 
 from streammem import store, tree
 from streammem.memory.gates import Evidence, Gated

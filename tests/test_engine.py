@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cases import CASES, B, start
+from cases import CASES, start
+from material import B
 from nolook import never_looks
 from torch import Tensor
 

@@ -5,7 +5,8 @@ import math
 
 import pytest
 import torch
-from cases import CASES, B, V, matrix, mlp, start
+from cases import CASES, start
+from material import B, V, matrix, mlp
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from streammem import tree

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import B, K, V, data, matrix
+from material import B, K, V, data, matrix
 from test_definition import ONE, ZERO, close, gates, normal, unit, written
 
 from streammem import tree

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from cases import CASES, TOLERANCE, B, data
+from cases import CASES
+from material import TOLERANCE, B, data
 
 from streammem import tree
 from streammem.scan import scan

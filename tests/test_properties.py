@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cases import CASES, TOLERANCE, B, start
+from cases import CASES, start
+from material import TOLERANCE, B
 from nolook import NoHostLook, bare, fakes, never_looks
 
 from streammem import tree

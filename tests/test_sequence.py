@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from cases import CASES, B, K, T, V, start
+from cases import CASES, start
+from material import B, K, T, V
 
 from streammem import tree
 from streammem.chunk import layout

@@ -8,7 +8,22 @@ tokens that are nearly certain cost float32 the positivity of P, and the step th
 import torch
 from torch import Tensor
 
+from streammem.errors import ConfigError
+
 WIDE = torch.float64
+
+
+def check(rule) -> None:
+    """Refuses a filter whose numbers make no sense.
+
+    Raises: ConfigError where r, q, the prior variance, its bound or the threshold of Huber cannot be.
+    """
+    if not (rule.observation_variance > 0 and rule.process_variance >= 0 and rule.prior_variance > 0):
+        raise ConfigError(f"{rule} has a variance that makes no sense; wanted r > 0, q >= 0, prior > 0")
+    if not rule.max_variance >= rule.prior_variance:
+        raise ConfigError(f"{rule} starts above its bound; wanted max_variance >= prior_variance")
+    if rule.huber is not None and not rule.huber > 0:
+        raise ConfigError(f"huber of {rule} is {rule.huber}; wanted a number above 0, or None")
 
 
 def prior(weights: Tensor, variance: float) -> Tensor:

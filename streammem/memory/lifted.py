@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from streammem.memory.chunked import frozen_gradient
 from streammem.memory.features import Features
-from streammem.memory.rule import Rule
+from streammem.memory.rule import Composed, Rule
+from streammem.memory.wrappers import Window
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,9 @@ class ReadFirst(Rule):
 
     def step(self, state, x):
         return self.write(state, x.key, x.value, x.gates), self.read(state, x.query)
+
+
+def windowed(rule: Composed, frames: int, tokens: int, features: Features | None, chunk: int) -> Rule:
+    """The rule over a window of frames, with gradients frozen for a chunk, over features of the keys where given."""
+    window = Window(frozen_gradient(rule, chunk), frames, tokens)
+    return window if features is None else Lifted(window, features)

@@ -21,7 +21,19 @@ class TitansState(NamedTuple):
     attention: WindowState | tuple
 
 
-class MAC(nn.Module):
+class Arrangement(nn.Module):
+    """An attention and a memory. chunk: as in `scan`, for the memory."""
+
+    def __init__(self, attention: WindowAttention, memory: MemoryLayer, chunk: int | None = None):
+        super().__init__()
+        self.attention, self.memory, self.chunk = attention, memory, chunk
+
+    def init_state(self, batch: int) -> TitansState:
+        """State before the first token."""
+        return TitansState(self.memory.init_state(batch), self.attention.init_state(batch))
+
+
+class MAC(Arrangement):
     """Memory as a context: each segment attends to what the memory says of it, and is then written.
 
         h = read(M_{t-1}, x);  y = attention(x; [persistent, h, x]), causal within the segment
@@ -29,13 +41,9 @@ class MAC(nn.Module):
 
     The segments of a call begin at its first token; cut a stream at multiples of `segment`.
 
-    attention: its window is the segment. chunk: as in `scan`, for the memory.
+    attention: its window is the segment.
     Differs: the memory reads after each token's own write, so that nothing of a segment is seen before its time.
     """
-
-    def __init__(self, attention: WindowAttention, memory: MemoryLayer, chunk: int | None = None):
-        super().__init__()
-        self.attention, self.memory, self.chunk = attention, memory, chunk
 
     def init_state(self, batch: int) -> TitansState:
         """State before the first token."""
@@ -59,16 +67,8 @@ class MAC(nn.Module):
         return self.attention.attend(x, context, seen.expand(len(x), -1, -1))
 
 
-class MAG(nn.Module):
+class MAG(Arrangement):
     """Memory as a gate: attention over a window beside a memory; out = norm(attention(x)) sigmoid(norm(memory(x)))."""
-
-    def __init__(self, attention: WindowAttention, memory: MemoryLayer, chunk: int | None = None):
-        super().__init__()
-        self.attention, self.memory, self.chunk = attention, memory, chunk
-
-    def init_state(self, batch: int) -> TitansState:
-        """State before the first token."""
-        return TitansState(self.memory.init_state(batch), self.attention.init_state(batch))
 
     def sequence(self, state: TitansState, x: Tensor) -> tuple[TitansState, Tensor]:
         """Both branches over T tokens."""
@@ -77,16 +77,8 @@ class MAG(nn.Module):
         return TitansState(memory, attention), _gated(y, m)
 
 
-class MAL(nn.Module):
+class MAL(Arrangement):
     """Memory as a layer: a memory, and attention over a window of what it says; out = attention(x + memory(x))."""
-
-    def __init__(self, attention: WindowAttention, memory: MemoryLayer, chunk: int | None = None):
-        super().__init__()
-        self.attention, self.memory, self.chunk = attention, memory, chunk
-
-    def init_state(self, batch: int) -> TitansState:
-        """State before the first token."""
-        return TitansState(self.memory.init_state(batch), self.attention.init_state(batch))
 
     def sequence(self, state: TitansState, x: Tensor) -> tuple[TitansState, Tensor]:
         """One after the other over T tokens."""

@@ -1,12 +1,10 @@
 from streammem.memory.algorithm import MuonMomentum
 from streammem.memory.architecture import MLP, Architecture
 from streammem.memory.bias import L2
-from streammem.memory.chunked import frozen_gradient
 from streammem.memory.features import Features
-from streammem.memory.lifted import Lifted
+from streammem.memory.lifted import windowed
 from streammem.memory.retention import Decay
 from streammem.memory.rule import Composed, Rule
-from streammem.memory.wrappers import Window
 
 
 def atlas(
@@ -31,5 +29,4 @@ def atlas(
     Source: Behrouz et al. 2025, arXiv:2505.23735.
     Differs: one rate for the weight of a token and the length of the step; the paper has two. Else as in omega.
     """
-    rule = Window(frozen_gradient(Composed(memory, L2(), Decay(), MuonMomentum()), chunk), frames, tokens)
-    return rule if features is None else Lifted(rule, features)
+    return windowed(Composed(memory, L2(), Decay(), MuonMomentum()), frames, tokens, features, chunk)

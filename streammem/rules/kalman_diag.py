@@ -6,7 +6,6 @@ from torch import Tensor
 
 from streammem.chunk import affine
 from streammem.chunk.affine import Terms
-from streammem.errors import ConfigError
 from streammem.memory import covariance
 from streammem.memory.covariance import WIDE
 from streammem.memory.rule import Rule
@@ -46,12 +45,7 @@ class KalmanDiag(Rule):
     isotropic: bool = False
 
     def __post_init__(self):
-        if not (self.observation_variance > 0 and self.process_variance >= 0 and self.prior_variance > 0):
-            raise ConfigError(f"{self} has a variance that makes no sense; wanted r > 0, q >= 0, prior > 0")
-        if not self.max_variance >= self.prior_variance:
-            raise ConfigError(f"{self} starts above its bound; wanted max_variance >= prior_variance")
-        if self.huber is not None and not self.huber > 0:
-            raise ConfigError(f"huber of KalmanDiag is {self.huber}; wanted a number above 0, or None")
+        covariance.check(self)
 
     def init(self, weights: Tensor) -> DiagonalState:
         like = weights[..., :1, :1] if self.isotropic else weights[..., :1]

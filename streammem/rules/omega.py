@@ -1,12 +1,10 @@
 from streammem.memory.algorithm import Descent
 from streammem.memory.architecture import MLP, Architecture
 from streammem.memory.bias import L2
-from streammem.memory.chunked import frozen_gradient
 from streammem.memory.features import Features
-from streammem.memory.lifted import Lifted
+from streammem.memory.lifted import windowed
 from streammem.memory.retention import Decay
 from streammem.memory.rule import Composed, Rule
-from streammem.memory.wrappers import Window
 
 
 def omega(
@@ -31,5 +29,4 @@ def omega(
     Differs: a token keeps its rate while it is in the window, where the paper has a gate for each pair; the loss has a
     factor 0.5. The paper prints a minus before the value term of the linear memory; descent gives a plus.
     """
-    rule = Window(frozen_gradient(Composed(memory, L2(), Decay(), Descent()), chunk), frames, tokens)
-    return rule if features is None else Lifted(rule, features)
+    return windowed(Composed(memory, L2(), Decay(), Descent()), frames, tokens, features, chunk)
