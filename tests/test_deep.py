@@ -655,6 +655,7 @@ def test_bank_believes_in_what_moves():
 
 
 DEEP = {
+    "ttt_linear": (RULES["ttt_linear"](16, Residual(Affine())), "affine"),
     "ttt_mlp": (RULES["ttt_mlp"](16, Residual(MLP())), "mlp"),
     "titans": (RULES["titans"](chunk=16), "mlp"),
     "yaad": (RULES["yaad"](0.5, form="norm"), "mlp"),
@@ -682,6 +683,7 @@ def initial(kind, dtype=torch.float32):
 
     return {
         "matrix": w(K, K).softmax(-2),
+        "affine": AffineWeights(w(K, K), w(1, K)),
         "mlp": MLPWeights(w(K, 7), w(7, K)),
         "swiglu": SwiGLUWeights(w(K, 7), w(K, 7), w(7, K)),
         "chain": (MLPWeights(w(K, 7), w(7, K)), MLPWeights(w(K, 7), w(7, K))),

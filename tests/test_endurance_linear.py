@@ -18,10 +18,11 @@ OURS = {
     *("hebbian", "gated_hebbian", "gla", "delta", "gated_delta", "kda", "gdn2", "comba", "rwkv7", "longhorn", "nlms"),
     *("preconditioned_delta", "kalman_diag", "kalman_iso", "kdn", "kdn_iso", "mesa", "mesa_adaptive", "log_linear"),
     *("delta_product", "gated_delta_product", "longhorn_diag", "rls", "kalman", "kalman_drift", "kalman_huber"),
+    *("kalman_surprise", "kalman_steady", "muon_hebbian", "last_frame", "frozen"),
 }
 ROWS = [case for case in CASES if case.name in OURS]
 every = pytest.mark.parametrize("case", ROWS, ids=lambda case: case.name)
-GROWS = {"hebbian"}  # it forgets nothing and subtracts nothing: its error grows, as the theory says
+GROWS = {"hebbian", "muon_hebbian"}  # they forget nothing and subtract nothing: their errors grow, as the theory says
 
 
 def drift(rule, steps, d=8, streams=32):
