@@ -74,6 +74,17 @@ def _read(files: list[str], resume: Path | None) -> tuple[dict, str]:
     return data.get("settings", data), str(path)
 
 
+def settings_of(run: Path) -> ReconstructSettings:
+    """The settings of a run that was written to a folder.
+
+    Raises: ConfigError where the folder holds none.
+    """
+    if not (run / RUN).is_file():
+        raise ConfigError(f"{run} holds no {RUN}; wanted the folder of a run of `streammem reconstruct`")
+    data = config.read(run / RUN)
+    return config.build(ReconstructSettings, data.get("settings", data), str(run / RUN))
+
+
 def found(text: str, group: str) -> Path:
     """The file of that name, here or among ours in a group of configs.
 

@@ -18,14 +18,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from streammem import build, config, export
+from streammem import build, export
 from streammem.errors import ConfigError
 from streammem.geometry import motion_from_quaternion
 from streammem.mapping import Mapper
 from streammem.settings import ReconstructSettings
 
 from . import cli, pictures, views
-from .arguments import RUN
+from .arguments import RUN, settings_of
 from .run import STATE, TRAJECTORY, VIEWS
 
 MESHES = {".ply": export.write_mesh, ".glb": export.write_gltf}
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError("--pictures are those of --colmap DIR; wanted both")
     if not (said.meshes or said.points or said.colmap):
         raise ConfigError("nothing to write; wanted a mesh file, --points FILE or --colmap DIR")
-    settings = _settings(said.run)
+    settings = settings_of(said.run)
     mapper, _ = Mapper.load(said.run / STATE, settings.map)
     for path in said.meshes:
         mesh = mapper.mesh()
@@ -59,13 +59,6 @@ def main(argv: list[str]) -> int:
         written = _pictures(said.run, settings, said.colmap / IMAGES) if said.pictures else 0
         print(f"{said.colmap}: {count} images, {len(found.points)} points, {written} pictures")
     return 0
-
-
-def _settings(run: Path) -> ReconstructSettings:
-    if not (run / RUN).is_file():
-        raise ConfigError(f"{run} holds no {RUN}; wanted the folder of a run of `streammem reconstruct`")
-    data = config.read(run / RUN)
-    return config.build(ReconstructSettings, data.get("settings", data), str(run / RUN))
 
 
 def _camera(run: Path, settings: ReconstructSettings) -> tuple[Tensor, tuple[int, int]]:

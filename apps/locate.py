@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from streammem import build, config
-from streammem.errors import CheckpointError, ConfigError
+from streammem.errors import CheckpointError
 from streammem.geometry import Camera
 from streammem.mapping import Mapper
 from streammem.settings import ReconstructSettings, SourceSettings
@@ -23,7 +23,7 @@ from streammem.sources import SPECS, parsed
 from streammem.types import Frame
 
 from . import cli
-from .arguments import RUN
+from .arguments import RUN, settings_of
 from .journal import tum_line
 from .run import STATE, look_again
 
@@ -64,10 +64,7 @@ def agreement(mapper: Mapper, frame: Frame, pose: Tensor) -> float:
 
 
 def _settings(said: argparse.Namespace) -> ReconstructSettings:
-    if not (said.run / RUN).is_file():
-        raise ConfigError(f"{said.run} holds no {RUN}; wanted the folder of a run of `streammem reconstruct`")
-    data = config.read(said.run / RUN)
-    settings = config.build(ReconstructSettings, data.get("settings", data), str(said.run / RUN))
+    settings = settings_of(said.run)
     kind, path = parsed(said.source)
     plain = {"kind": kind, "path": path, "frames": said.frames, "every": said.every}
     if kind == settings.source.kind:  # the same camera: its conventions too

@@ -81,7 +81,7 @@ def _printed(run: str, differences: Iterable[Difference]) -> bool:
     for difference in differences:
         passed &= difference.ok
         verdict = "ok" if difference.ok else "MISS"
-        print(f"  {verdict:<4} {difference.tensor:<36} {difference.error:.2e}  tolerance {difference.tolerance:.0e}")
+        print(f"  {verdict:<4} {difference.tensor:<42} {difference.error:.2e}  tolerance {difference.tolerance:.0e}")
     return passed
 
 

@@ -68,7 +68,9 @@ def read(path: str | Path, config: ReconConfig | None = None) -> Weights:
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file; wanted weights, as .safetensors or as an official .pth")
+        raise CheckpointError(
+            f"{path}: there is no such file; wanted weights, as .safetensors or .pth (data/README.md)"
+        )
     return _read_archive(path, config) if _is_zip(path) else _read_safetensors(path, config)
 
 
