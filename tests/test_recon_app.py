@@ -1,7 +1,6 @@
 """A colour camera alone, from the outside: the app, its state, its questions, and real pictures."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -45,8 +44,7 @@ def network(update=Confidence(), seed=0, config=TINY):
 def file(tmp_path_factory):
     """A file of random weights, as `convert` would write it."""
     path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    about = {"config": json.dumps(dataclasses.asdict(TINY)), "licence": "nobody's"}
-    weights.write(path, network().state_dict(), about)
+    weights.save(path, network(), "nobody's", "random")
     return path
 
 
@@ -120,8 +118,7 @@ def test_a_run_that_goes_on_ends_like_one_that_was_let_be(whole, file, tmp_path)
 def test_a_state_goes_on_with_its_own_eye_only(more, said, whole, file, tmp_path, capsys):
     if more == ["other weights"]:
         file, more = tmp_path / "other.safetensors", []
-        about = {"config": json.dumps(dataclasses.asdict(TINY))}
-        weights.write(file, network(seed=1).state_dict(), about)
+        weights.save(file, network(seed=1), "nobody's", "random")
     more = ["recon.reset_every=3", *more]
     assert run(tmp_path / "o", file, "--resume", str(whole / "state.safetensors"), *more) == 2
     assert said in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import dataclasses
 import io
 import os
 import pickle
@@ -81,6 +82,19 @@ def test_a_converted_model_runs_like_the_one_that_was_saved(tmp_path):
     with torch.no_grad():
         one, other = (m(m.init_state(1), view)[1] for m in (model, again))
     assert torch.equal(one.points_world, other.points_world) and torch.equal(one.pose, other.pose)
+
+
+def test_a_network_of_any_size_is_saved_with_what_it_is(tmp_path):
+    config = dataclasses.replace(TINY, patch_size=8, state_size=48, image_size=(48, 64), rope_half_rounding=False)
+    model = ReconModel(config)
+    weights.save(tmp_path / "a.safetensors", model, "Apache-2.0", "trained on nothing")
+    again, found = weights.load(tmp_path / "a.safetensors")
+    assert again.config == config and (found.licence, found.said) == ("Apache-2.0", True)
+    assert all(torch.equal(x, model.state_dict()[name]) for name, x in again.state_dict().items())
+    model.pose_token.data += 1
+    assert weights.read(tmp_path / "a.safetensors").fingerprint == found.fingerprint
+    weights.save(tmp_path / "b.safetensors", model, "Apache-2.0", "")
+    assert weights.read(tmp_path / "b.safetensors").fingerprint != found.fingerprint
 
 
 @pytest.mark.parametrize("args", ["dict", "omegaconf", "bare", "wrapped", "double"])

@@ -81,14 +81,22 @@ def convert(path: str | Path, out: str | Path, config: ReconConfig | None = None
         written.
     """
     weights = checked(read(path, config))
-    about = {
-        "format": FORMAT,
-        "config": json.dumps(dataclasses.asdict(weights.config)),
-        "licence": weights.licence,
-        "source": f"{weights.path.name} sha256 {_digest(weights.path)}",
-    }
-    write(out, weights.tensors, about)
+    source = f"{weights.path.name} sha256 {_digest(weights.path)}"
+    write(out, weights.tensors, _about(weights.config, weights.licence, source))
     return weights
+
+
+def save(out: str | Path, model: ReconModel, licence: str, source: str) -> None:
+    """Writes a network's weights with its configuration, so that `load` needs nothing else.
+
+    licence: of the weights; source: where they are from, in words.
+    Raises: CheckpointError where `out` cannot be written.
+    """
+    write(out, model.state_dict(), _about(model.config, licence, source))
+
+
+def _about(config: ReconConfig, licence: str, source: str) -> dict[str, str]:
+    return {"format": FORMAT, "config": json.dumps(dataclasses.asdict(config)), "licence": licence, "source": source}
 
 
 def write(out: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
