@@ -7,14 +7,17 @@ exit status:
 """
 
 import argparse
+import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
 
-from streammem import config, store
+from streammem import config
 from streammem.errors import ConfigError
+from streammem.recon import weights
 
 from ..arguments import RUN, found
 from ..bench.figure import commit, machine, versions
@@ -63,13 +66,22 @@ def train(trainer: ReconTrainer, out: Path, stop: Stop) -> None:
 def write(trainer: ReconTrainer, out: Path, wall_s: float, cpu_s: float) -> None:
     """The checkpoint, the weights alone, the curve, and what the run says about itself."""
     trainer.save(out / CHECKPOINT)
-    weights = dict(trainer.model.state_dict())
-    store.save(out / WEIGHTS, weights, schema=1, rule="recon", notes={"step": str(trainer.step)})
+    weights.write(out / WEIGHTS, trainer.model.state_dict(), about(trainer))
     write_curve(out / CURVE, trainer.losses, trainer.scores)
-    about = {"commit": commit(), "machine": machine(), "versions": versions(), "step": trainer.step}
-    about |= {"seconds": round(wall_s, 1), "cpu_seconds": round(cpu_s, 1)}
-    about |= {"losses": [list(x) for x in trainer.losses], "scores": [[step, x] for step, x in trainer.scores]}
-    (out / RUN).write_text(config.dump({"settings": trainer.settings, "run": about}))
+    told = {"commit": commit(), "machine": machine(), "versions": versions(), "step": trainer.step}
+    told |= {"seconds": round(wall_s, 1), "cpu_seconds": round(cpu_s, 1)}
+    told |= {"losses": [list(x) for x in trainer.losses], "scores": [[step, x] for step, x in trainer.scores]}
+    (out / RUN).write_text(config.dump({"settings": trainer.settings, "run": told}))
+
+
+def about(trainer: ReconTrainer) -> dict[str, str]:
+    """What the file of weights says of itself."""
+    return {
+        "format": weights.FORMAT,
+        "config": json.dumps(asdict(trainer.settings.model)),
+        "licence": "Apache-2.0, as this library; trained by it on its own synthetic rooms, and knows nothing else",
+        "source": f"streammem train-recon, seed {trainer.settings.seed}, step {trainer.step}",
+    }
 
 
 def _settings(said: argparse.Namespace) -> tuple[ReconTrainSettings, Path]:

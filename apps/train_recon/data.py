@@ -62,11 +62,14 @@ class Rooms:
         self.intrinsics = RandomRoom(settings.seed, settings.height, settings.width).intrinsics
 
     def draw(self, g: torch.Generator, batch: int, frames: int) -> Clips:
-        """Random sequences and random stretches of them, half of them backwards."""
+        """Random sequences and random stretches of them at random strides, half of them backwards."""
         rows = torch.randint(self.settings.sequences, (batch,), generator=g).tolist()
-        starts = torch.randint(self.settings.frames - frames + 1, (batch,), generator=g).tolist()
+        longest = (self.settings.frames - 1) // max(1, frames - 1)
+        strides = torch.randint(1, longest + 1, (batch,), generator=g).tolist()
+        spans = [stride * (frames - 1) + 1 for stride in strides]
+        starts = [int(torch.randint(self.settings.frames - span + 1, (), generator=g)) for span in spans]
         backwards = (torch.rand(batch, generator=g) < 0.5).tolist()
-        cuts = [slice(s, s + frames) for s in starts]
+        cuts = [slice(start, start + span, stride) for start, span, stride in zip(starts, spans, strides)]
 
         def picked(of: np.ndarray) -> Tensor:
             parts = [torch.from_numpy(of[row, cut].astype(np.float32)) for row, cut in zip(rows, cuts)]

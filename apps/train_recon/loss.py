@@ -41,8 +41,10 @@ def truth(clips: Clips) -> Truth:
     return Truth(points, transform(camera, points), camera)
 
 
-def rollout(model: ReconModel, images: Tensor) -> ReconReadout:
+def rollout(model: ReconModel, images: Tensor, shown: list[int] | None = None) -> ReconReadout:
     """Readouts [B, T, ...] of T views from the initial state, as T calls would give; encoder and heads run once.
+
+    shown: views whose maps are made, None all; poses are made for all of them.
 
     Shapes: images [B, T, 3, h, w].
     """
@@ -55,12 +57,16 @@ def rollout(model: ReconModel, images: Tensor) -> ReconReadout:
         state, gate = model.commit(state, proposal)
         layers.append(proposal.layers)
         gates.append(gate)
-    together = tree.map(lambda *parts: torch.stack(parts, 1).flatten(0, 1), *layers)
-    readout = model.read(together, size, torch.stack(gates, 1).flatten(0, 1))
-    return tree.map(lambda x: x.unflatten(0, (batch, frames)), readout)
+    shown = list(range(frames)) if shown is None else shown
+    together = tree.map(lambda *parts: torch.stack(parts, 1).flatten(0, 1), *(layers[t] for t in shown))
+    readout = model.read(together, size, torch.stack(gates, 1)[:, shown].flatten(0, 1))
+    readout = tree.map(lambda x: x.unflatten(0, (batch, len(shown))), readout)
+    return readout._replace(
+        pose=model.pose(torch.stack([x.pose for x in layers], 1).flatten(0, 1)).unflatten(0, (batch, frames))
+    )
 
 
-def errors(readout: ReconReadout, wanted: Truth, images: Tensor) -> Errors:
+def errors(readout: ReconReadout, wanted: Truth, images: Tensor, shown: list[int] | None = None) -> Errors:
     """Distance of points weighted by confidence, of poses and of colours.
 
         camera, world: mean(C |x - x*| - SURE log C)
@@ -69,14 +75,15 @@ def errors(readout: ReconReadout, wanted: Truth, images: Tensor) -> Errors:
     Source: CUT3R, Wang et al. 2025, arXiv:2501.12387, section on training; confidence as in DUSt3R, arXiv:2312.14132.
     Differs: metres throughout, no normalisation by scene.
     """
+    shown = list(range(images.shape[1])) if shown is None else shown
     t, xyzw = quaternion_from_motion(wanted.camera)
     said = readout.pose
     return Errors(
-        _weighted(readout.points_camera, readout.confidence_camera, wanted.points_camera),
-        _weighted(readout.points_world, readout.confidence_world, wanted.points_world),
+        _weighted(readout.points_camera, readout.confidence_camera, wanted.points_camera[:, shown]),
+        _weighted(readout.points_world, readout.confidence_world, wanted.points_world[:, shown]),
         (said[..., :3] - t).norm(dim=-1).mean(),
         (said[..., 3:] - xyzw.roll(1, -1)).norm(dim=-1).mean(),
-        mse_loss(readout.colour, images.movedim(2, -1)),
+        mse_loss(readout.colour, images[:, shown].movedim(2, -1)),
     )
 
 

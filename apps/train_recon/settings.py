@@ -31,13 +31,14 @@ class ReconTrainSettings:
     warm_up: int = 100  # steps to it; from there it falls as a cosine to 0
     weight_decay: float = 0.05
     clip: float = 1.0  # norm of the gradient, at most
+    shown: int = 2  # frames of a sequence whose maps are compared; poses are all
     noise: float = 0.02  # standard deviation added to images in [-1, 1]
     evaluate_every: int = 100  # steps, on rooms that are not trained on; the checkpoint is written then
     evaluate_on: int = 32  # sequences of data.frames frames
     seed: int = 0
 
     def __post_init__(self):
-        if not self.stages or any(min(s.steps, s.batch, s.frames) < 1 for s in self.stages):
+        if not self.stages or any(min(s.steps, s.batch, s.frames) < 1 for s in self.stages) or self.shown < 1:
             raise ConfigError("stages are missing or empty; wanted steps, batch and frames of at least 1 each")
         longest = max(s.frames for s in self.stages)
         if longest > self.data.frames:

@@ -18,7 +18,7 @@ from .loss import errors, rollout, truth
 from .settings import ReconTrainSettings
 
 SCHEMA = 1
-WEIGHTS = {"camera": 1.0, "world": 1.0, "translation": 1.0, "rotation": 1.0, "colour": 0.1}
+WEIGHTS = {"camera": 1.0, "world": 1.0, "translation": 4.0, "rotation": 8.0, "colour": 0.1}
 
 
 class ReconTrainer:
@@ -50,7 +50,8 @@ class ReconTrainer:
         g = torch.Generator().manual_seed((s.seed << 32) + self.step)
         clips = self.rooms.draw(g, stage.batch, stage.frames)
         images = clips.image + s.noise * torch.randn(clips.image.shape, generator=g)
-        loss = weighed(errors(rollout(self.model, images), truth(clips), clips.image))
+        shown = sorted(torch.randperm(stage.frames, generator=g)[: s.shown].tolist())
+        loss = weighed(errors(rollout(self.model, images, shown), truth(clips), clips.image, shown))
         self.optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), s.clip)

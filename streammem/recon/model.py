@@ -142,9 +142,13 @@ class ReconModel(nn.Module):
             heads.points(world[0]),
             heads.confidence(world[1][:, 0]),
             heads.colour(maps.colour),
-            heads.pose(self.downstream_head.pose_head(layers.pose)),
+            self.pose(layers.pose),
             gate,
         )
+
+    def pose(self, token: Tensor) -> Tensor:
+        """The camera in the world from the last layer's pose token [B, 1, D]: [B, 7]."""
+        return heads.pose(self.downstream_head.pose_head(token))
 
     def _layers(self, features: Tensor, decoded: Decoded) -> heads.Layers:
         depth = self.config.dec_depth
