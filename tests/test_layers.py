@@ -43,7 +43,7 @@ DOORS = {  # dependency: who may import it
     "yaml": ["streammem/config.py"],
     "open3d": ["streammem/export.py", "apps/bench/"],
     "kornia": ["streammem/geometry.py"],
-    "safetensors": ["streammem/store.py", "streammem/recon/weights.py"],
+    "safetensors": ["streammem/store.py", "streammem/recon/weights.py", "streammem/recon/golden.py"],
     "triton": ["streammem/kernels/"],
     "tqdm": ["apps/"],
 }
