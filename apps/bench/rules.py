@@ -89,12 +89,18 @@ def measure(setup: Setup) -> Iterator[Measured]:
         steps: dict[str, Callable] = {"ours": _stepping(rule, state, x)}
         if by_hand is not None:
             steps["by hand"] = _stepping(by_hand, by_hand.init(start), x)
+        compiled = _compiled(rule, state, x) if name in size.compiled else None
+        if compiled is not None:
+            steps["compiled"] = compiled
         with torch.inference_mode(name not in NEEDS_GRADIENTS):
             times = interleaved(steps, size.repeats, warm=10)
         yield from timings(name, times["ours"], times.get("by hand", ()), "by hand" if by_hand else "")
         if by_hand is not None:
             overhead = median(times["ours"]) / median(times["by hand"])
             yield Measured(f"{name}_overhead", "x", overhead, target=at_most(3, "<= 3 x by hand"))
+        if compiled is not None:
+            both = (1e3 * median(times[kind]) for kind in ("compiled", "ours"))
+            yield Measured(f"{name}_compiled_median", "ms", *both, "eager")
         yield Measured(f"{name}_state", "bytes", tree.nbytes(state))
 
 
@@ -104,6 +110,17 @@ NEEDS_GRADIENTS = ("titans", "yaad", "moneta")
 
 def _stepping(rule, state, x: Tokens) -> Callable:
     return lambda: rule.step(state, x)
+
+
+def _compiled(rule: Rule, state, x: Tokens) -> Callable | None:
+    """The step as one compiled graph; None where nothing can be compiled here."""
+    step = torch.compile(rule.step, fullgraph=True)
+    try:
+        with torch.inference_mode():
+            step(state, x)
+    except RuntimeError:  # no C++ compiler, or none that torch knows
+        return None
+    return lambda: step(state, x)
 
 
 STEPS = Case(parity, measure)

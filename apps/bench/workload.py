@@ -70,6 +70,7 @@ class Rules:
     repeats: int = 200
     frames: int = 4096  # of a sequence, in chunks of
     chunk: int = 64
+    compiled: tuple[str, ...] = ("delta", "gated_delta", "titans", "kalman")  # whose steps are timed compiled, too
 
 
 @dataclass(frozen=True)
