@@ -11,6 +11,7 @@ import torch
 PACKAGES = ("torch", "kornia", "open3d", "numpy", "pyyaml", "safetensors", "tqdm")
 EXTRAS = {
     "test": ("pytest", "pytest-xdist", "ruff"),
+    "video": ("opencv-python-headless",),
     "peers": ("opencv-python-headless", "evo", "padasip"),
 }
 
