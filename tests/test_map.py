@@ -15,11 +15,11 @@ from streammem.mapping.frames import Shot
 from streammem.mapping.free_space import FreeSpace
 from streammem.mapping.gate import Gate
 from streammem.mapping.keys import BLOCK, Lattice
-from streammem.mapping.raycast import Cast, raycast
+from streammem.mapping.raycast import Cast
 from streammem.mapping.read import Field, gradient, read
 from streammem.mapping.residency import allocate
 from streammem.mapping.retention import Evidence, Present, Retention, learn, present
-from streammem.mapping.state import empty
+from streammem.mapping.state import ROWS, empty
 from streammem.mapping.table import table
 from streammem.mapping.tokens import Sampling, rays_of, tokens_of
 from streammem.sources import Synthetic
@@ -207,6 +207,13 @@ def test_what_was_just_seen_is_read_where_it_was_seen():
     )
 
 
+def test_what_was_farther_off_than_a_surface_wanders_says_nothing_of_the_past():
+    how, none = Retention(wander_m=0.01, wander_s=1.0), torch.zeros(1, 1)
+    field = torch.tensor([[[0.08, 1e6]]])
+    now, past = (present(how, field, none - 0.15, none + 9, torch.tensor(t)).value.item() for t in (9.0, 8.999))
+    np.testing.assert_allclose([now, past], [0.08 - 0.15, 0.08 - 3 * 0.01], atol=1e-4)
+
+
 def test_one_hot_dot_is_the_running_average():
     how = Write(Sampling(band_m=0.12), free_space=FreeSpace(0), keys="one_hot", bias="dot")
     state, shots = empty(LATTICE, 400), [shot(i, time_s=0.1 * i) for i in range(4)]
@@ -318,7 +325,7 @@ def test_where_no_ray_passes_nothing_changes():
     before = tree.clone(state)
     commit_(state, propose(LATTICE, HOW, state, shot(9, time_s=500.0, pose=turned), 256))
     old = before.live
-    for name in ("block", "field", "wander", "colour", "seen_s"):
+    for name in ("block", *ROWS):
         assert torch.equal(getattr(state, name)[old], getattr(before, name)[old]), name
     assert state.live.sum() > before.live.sum()
 
@@ -345,8 +352,7 @@ def test_a_step_never_looks():
     def step(state, frame):
         update = propose(LATTICE, HOW, state, frame, 256)
         commit_(state, update)
-        view = raycast(field_of(state), frame.intrinsics, frame.world_from_camera, 23, 31, Cast())
-        return update, view
+        return update, read(field_of(state), torch.ones(5, 3))
 
     with NoHostLook():
         step(tree.clone(state), frame)

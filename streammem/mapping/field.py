@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.errors import ConfigError
+from streammem.mapping.emptiness import counted, expected, frames_of, passed_blocks
 from streammem.mapping.frames import Pixels, Shot, pixels
 from streammem.mapping.free_space import FreeSpace, clear, visible_blocks
 from streammem.mapping.gate import Gate, confidence
 from streammem.mapping.keys import BLOCK, Keys, Lattice
-from streammem.mapping.residency import allocate
+from streammem.mapping.residency import Allocation, allocate
 from streammem.mapping.retention import Evidence, Present, Retention, learn, present
 from streammem.mapping.state import ROWS, MapState
 from streammem.mapping.tokens import MapTokens, Rays, Sampling, rays_of, tokens_of
@@ -67,6 +68,9 @@ class MapUpdate(NamedTuple):
     wander: Tensor  # [A, 512]
     colour: Tensor  # [A, 512, 4]
     seen_s: Tensor  # [A, 512]
+    empty: Tensor  # [A, 512] uint8
+    passed_cell: Tensor  # [N] int64, blocks that the frame saw to be empty
+    passed: Tensor  # [N] int16
     start_s: Tensor  # [] float64
     now_s: Tensor  # [] float32
     rows: Tensor  # [] int64, rows the frame wanted, to be compared with A
@@ -98,7 +102,10 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
     old_field = state.field[active.slot].where(~fresh[..., None], 0)
     wander, seen_s = state.wander[active.slot].where(~fresh, 0), state.seen_s[active.slot].where(~fresh, now_s)
     colour = state.colour[active.slot].where(~fresh[..., None], 0)
-    old = present(how.retention, old_field, wander, seen_s, now_s)
+    empty = _empty(lattice, state, room, fresh, active.slot)
+    old = expected(
+        how.free_space, how.retention, present(how.retention, old_field, wander, seen_s, now_s), empty, how.top_m
+    )
 
     at = active.local[slot] * BLOCK + keys.vertex
     seen = pixels(
@@ -106,12 +113,18 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
     )
     if how.keys == "one_hot":
         new, gate = _average(how, old, seen, shot), rays.usable.float()
+        deep = torch.zeros_like(new.touched)
     else:
         evidence, gate = _evidence(how, old, tokens, keys, at, usable)
         new = learn(how.retention, old, evidence, how.top_m)
-        new = clear(how.free_space, how.sampling, how.retention, new, seen, shot.depth, rays, how.top_m)
+        new, deep = clear(how.free_space, how.sampling, how.retention, new, seen, shot.depth, rays, how.top_m)
     colour = _colour(how, colour, rays, keys, at, gate * rays.usable)
-    new_field = torch.stack([new.slow, new.precision], -1)
+    new_field = torch.where(new.touched[..., None], torch.stack([new.slow, new.precision], -1), old_field)
+    unknown = new_field[..., 1] == 0
+    empty = torch.where(unknown, (empty.short() + (deep & shot.trusted)).clamp(max=255), 0).to(torch.uint8)
+    passed_cell, passed = counted(
+        lattice, state.passed, *passed_blocks(how.free_space, lattice, shot, how.sampling.band_m)
+    )
     new_wander = torch.where(new.touched, new.value - new.slow, wander)
     finite = (new_field.sum() + new_wander.sum() + colour.sum()).isfinite()  # a sum keeps every NaN and Inf
     return MapUpdate(
@@ -124,6 +137,9 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
         wander=new_wander,
         colour=colour,
         seen_s=torch.where(new.touched, now_s, seen_s),
+        empty=empty,
+        passed_cell=passed_cell,
+        passed=passed,
         start_s=start_s,
         now_s=now_s,
         rows=active.wanted,
@@ -131,6 +147,14 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
         confidence=(gate * rays.usable).sum() / rays.usable.sum().clamp(min=1),
         finite=finite,
     )
+
+
+def _empty(lattice: Lattice, state: MapState, room: Allocation, fresh: Tensor, slot: Tensor) -> Tensor:
+    """Frames [A, 512] uint8 that saw vertices to be empty; a new block's are those that passed it whole."""
+    whole = torch.zeros(len(state.live), dtype=torch.uint8, device=slot.device)
+    frames = frames_of(lattice, state.passed, room.cell, room.block)
+    whole = whole.index_copy(0, room.slot, frames.to(torch.uint8))
+    return torch.where(fresh, whole[slot, None], state.empty[slot])
 
 
 def commit_(state: MapState, update: MapUpdate) -> None:
@@ -148,6 +172,8 @@ def commit_(state: MapState, update: MapUpdate) -> None:
         rows[slot] = getattr(update, name)
         rows[spare] = 0
     state.block[spare] = 0
+    state.passed[torch.where(update.kept, update.passed_cell, padding)] = update.passed
+    state.passed[padding] = 0
     state.start_s.copy_(torch.where(update.kept, update.start_s, state.start_s))
     state.now_s.copy_(torch.where(update.kept, update.now_s, state.now_s))
     state.frames.add_(update.kept)

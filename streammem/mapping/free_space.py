@@ -8,6 +8,7 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.mapping.frames import Pixels
+from streammem.mapping.keys import SIDE
 from streammem.mapping.retention import Present, Retention, yielded
 from streammem.mapping.tokens import Rays, Sampling
 
@@ -21,10 +22,16 @@ class FreeSpace:
 
     strength: float = 0.05  # evidence of a frame's passing rays, in that of a frame that sees the surface; 0: none
     fast: float = 0.45  # share by which what is read at once follows them
+    gone: float = 0.2  # share by which both follow where all neighbours are passed too: no outline, something left
+    doubt: float = 0.25  # evidence of a frame that saw emptiness, before anything was there, in that of a surface
+    most: int = 20  # frames of emptiness that count
+    far_m: float = 4.0  # how far off whole blocks are seen to be empty
 
     def __post_init__(self):
-        if not self.strength >= 0 or not 0 <= self.fast <= 1:
-            raise ConfigError(f"{self}; wanted strength from 0 on and fast in [0, 1]")
+        if not self.strength >= 0 or not 0 <= self.fast <= 1 or not 0 <= self.gone <= 1:
+            raise ConfigError(f"{self}; wanted strength from 0 on, fast and gone in [0, 1]")
+        if not self.doubt >= 0 or not 0 <= self.most <= 255 or not self.far_m >= 0:
+            raise ConfigError(f"{self}; wanted doubt and far_m from 0 on, and most in [0, 255]")
 
 
 def clear(
@@ -36,15 +43,18 @@ def clear(
     depth: Tensor,
     rays: Rays,
     top_m: float,
-) -> Present:
+) -> tuple[Present, Tensor]:
     """One-sided bias: only "closer than I say" is an error.
 
         bound = min(top, (depth - sigma - z) * stretch * incidence)   at vertices farther than the band in front
         e = min(0, m - bound);   c = strength / frame_noise^2
-        m -= e c / (precision + c)   slow;    value -= e fast   at once
+        share = max(c / (precision + c), gone where all 26 neighbours in the block are passed too)
+        m -= e share   slow;    value -= e max(share, fast)   at once
 
     Each vertex is a token of its own with a one-hot key: the ray through it is the nearest pixel's. Things that left
     disappear, and the field beside an outline is that of what is seen past it.
+
+    Also returns the vertices that are passed with all their neighbours, [A, 512] bool.
 
     Shapes: old [A, 512]; seen [A 512]; depth [h, w] with 0 where unknown.
     """
@@ -55,14 +65,23 @@ def clear(
     hit = passed & (old.precision > 0) & (old.value < bound)
     evidence = how.strength / keep.frame_noise_m**2
     rise = torch.where(hit, evidence / (old.precision + evidence), 0)
-    fast = hit * (how.fast if how.strength > 0 else 0)
+    deep = inner(passed)
+    if how.strength > 0:
+        rise = torch.where(hit & deep, rise.clamp(min=how.gone), rise)
+    fast = torch.where(hit, rise.clamp(min=how.fast if how.strength > 0 else 0), 0)
 
     def lifted(value: Tensor, share: Tensor) -> Tensor:
         return value + share * (bound - value).clamp(min=0)
 
-    value = lifted(old.value, torch.maximum(rise, fast))
+    value = lifted(old.value, fast)
     slow = torch.where(hit, yielded(keep, old, lifted(old.slow, rise), value), old.slow)
-    return Present(slow, old.precision, value, old.left, old.touched | hit)
+    return Present(slow, old.precision, value, old.left, old.touched | hit), deep
+
+
+def inner(passed: Tensor) -> Tensor:
+    """Vertices [A, 512] that are passed with all their neighbours in the block, the diagonal ones too."""
+    cube = passed.view(-1, 1, SIDE, SIDE, SIDE).to(torch.float32)
+    return (-F.max_pool3d(-cube, 3, 1, 1)).view(passed.shape) > 0
 
 
 def _incidence_at(rays: Rays, stride_px: int, seen: Pixels) -> Tensor:

@@ -311,7 +311,7 @@ class Mapper:
                 *map(torch.stack, zip(*self._host.rows.values())),
             ]
             rows = [torch.cat(pair) for pair in zip(rows, away)]
-        block, field, wander, colour, seen_s = rows
+        block, field, wander, colour, seen_s, _ = rows
         now = present(self.settings.write.retention, field, wander, seen_s, self._state.now_s.cpu())
         return Blocks(block, now.value, now.precision, colour)
 

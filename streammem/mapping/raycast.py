@@ -1,7 +1,6 @@
 """Ray casting: what any camera would see of the map. Coarse rays find surfaces, each pixel then finds its own."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,10 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.errors import ConfigError
+from streammem.geometry import inverse_rigid, transform
 from streammem.mapping.read import Field, colour, gradient, nearest, read
 
 INF = float("inf")
-MOST_ALONE = 76_800  # pixels that may each look for a surface of their own; a larger picture may have a quarter of it
+TILE_PX, SPREAD = 32, 8  # of the picture that blocks are put into, and how many of them one may cover to each side
+REACH = 1.1  # a sphere looks larger than its radius by its depth, off the middle of the picture
+STEPS = 4  # of a ray between two looks for those that are done
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Fan(NamedTuple):
     def at(self, z: Tensor) -> Tensor:
         return self.origin + self.direction * z[:, None]
 
+    def of(self, some: Tensor) -> "Fan":
+        return Fan(self.origin, self.direction[some], self.norm[some])
+
 
 def fan(intrinsics: Tensor, world_from_camera: Tensor, row: Tensor, column: Tensor) -> Fan:
     """Rays through a grid of pixels: rows [r] and columns [c], row first."""
@@ -61,26 +66,48 @@ def fan(intrinsics: Tensor, world_from_camera: Tensor, row: Tensor, column: Tens
     return Fan(world_from_camera[:3, 3], local @ world_from_camera[:3, :3].mT, local.norm(dim=-1))
 
 
-def march(field: Field, rays: Fan, how: Cast) -> tuple[Tensor, Tensor]:
+def march(field: Field, rays: Fan, first: Tensor, last: Tensor, how: Cast) -> tuple[Tensor, Tensor]:
     """First change from free to occupied along each ray, by nearest vertices: z before and after it, inf for none.
 
     A step is 0.7 of the distance where it is known, 2.5 voxels elsewhere: less than the band, so that no surface is
-    stepped over.
+    stepped over. A ray begins at `first`, and is done where it has changed or is past `last`; those that are not are
+    looked for every few steps, which waits for the device.
+
+    Shapes: rays R; first, last [R], z.
     """
     voxel = field.lattice.voxel_size_m
-    z = torch.full_like(rays.norm, how.near_m)
-    free = torch.full_like(z, INF)  # the last z, if it was known to be free
-    before, after = free, free
-    longest = 2.5 * voxel
-    for _ in range(int((field.far_m - how.near_m) * 1.25 / longest)):
-        distance, precision, _ = nearest(field, rays.at(z))
-        known = precision > field.known_precision
-        hit = known & (distance <= 0) & (free < INF) & (after == INF)
-        before, after = torch.where(hit, free, before), torch.where(hit, z, after)
-        free = torch.where(known & (distance > 0), z, INF)
-        step = torch.where(known, (0.7 * distance).clamp(min=voxel), longest)
-        z = torch.where((after < INF) | (z > field.far_m), z, z + step / rays.norm)
+    before = after = torch.full_like(first, INF)
+    left = (first < last).nonzero()[:, 0]
+    walk = Walk(first[left].clamp(min=how.near_m), *(torch.full_like(first[left], INF) for _ in range(3)))
+    ray, end = rays.of(left), last[left]
+    while len(left):
+        for _ in range(STEPS):
+            distance, precision, _ = nearest(field, ray.at(walk.z))
+            walk = stepped(walk, distance, precision > field.known_precision, ray.norm, voxel)
+        before, after = before.index_copy(0, left, walk.before), after.index_copy(0, left, walk.after)
+        on = ((walk.after == INF) & (walk.z <= end)).nonzero()[:, 0]
+        left, ray, end, walk = left[on], ray.of(on), end[on], Walk(*(part[on] for part in walk))
     return before, after
+
+
+class Walk(NamedTuple):
+    """Where rays are."""
+
+    z: Tensor  # [R]
+    free: Tensor  # [R] the last z, if it was known to be free, else inf
+    before: Tensor  # [R] z before the first change to occupied, inf for none
+    after: Tensor  # [R] and after it
+
+
+def stepped(walk: Walk, distance: Tensor, known: Tensor, norm: Tensor, voxel: float) -> Walk:
+    """One step along each ray that has not met a surface."""
+    z, free, before, after = walk
+    hit = known & (distance <= 0) & (free < INF) & (after == INF)
+    before, after = torch.where(hit, free, before), torch.where(hit, z, after)
+    step = torch.where(known, (0.7 * distance).clamp(min=voxel), 2.5 * voxel)
+    return Walk(
+        torch.where(after < INF, z, z + step / norm), torch.where(known & (distance > 0), z, INF), before, after
+    )
 
 
 def pin(field: Field, rays: Fan, low: Tensor, high: Tensor, steps: int) -> Tensor:
@@ -128,14 +155,13 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     fine = alone & there.known & (move.abs() * rays.norm < voxel)
     surface = _Surface(torch.where(fine, guess + move, 0), slope, there.precision)
 
-    rest = ~fine & (low < INF)
-    pick = torch.nonzero_static(rest, size=max(len(rest) // 4, min(len(rest), MOST_ALONE)), fill_value=len(rest))[:, 0]
-    inside = pick.clamp(max=len(rest) - 1)
-    some = Fan(rays.origin, rays.direction[inside], rays.norm[inside])
-    found = pin(field, some, low[inside] - 1.5 * voxel, high[inside], how.polish)
+    pick = (~fine & (low < INF)).nonzero()[:, 0]
+    some = rays.of(pick)
+    found = pin(field, some, low[pick] - 1.5 * voxel, high[pick], how.polish)
     found = torch.where(found < INF, found, 0)
     there = read(field, some.at(found))
-    surface = _Surface(*map(partial(_put, pick), surface, (found, gradient(field, there), there.precision)))
+    new = (found, gradient(field, there), there.precision)
+    surface = _Surface(*(whole.index_copy(0, pick, part) for whole, part in zip(surface, new)))
     return _view(field, rays, surface, how, height, width)
 
 
@@ -145,11 +171,6 @@ class _Surface(NamedTuple):
     precision: Tensor  # [R]
 
 
-def _put(place: Tensor, into: Tensor, rows: Tensor) -> Tensor:
-    """`into` with some rows replaced; a place past its end is padding."""
-    return torch.cat([into, into[:1]]).index_copy(0, place, rows)[:-1]
-
-
 def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height: int, width: int, how: Cast):
     """A guess for every pixel, the range of its neighbours' surfaces, and whether they are one surface; all [h w]."""
     step, voxel = how.coarse, field.lattice.voxel_size_m
@@ -157,7 +178,8 @@ def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     middle = (step - 1) / 2
     row, column = (torch.arange(n, device=intrinsics.device) * step + middle for n in (r, c))
     rays = fan(intrinsics, world_from_camera, row.to(intrinsics.dtype), column.to(intrinsics.dtype))
-    before, after = march(field, rays, how)
+    first, last = _range(field, intrinsics, world_from_camera, row, column, how)
+    before, after = march(field, rays, first, last, how)
     pinned = pin(field, rays, before, before, how.polish)
     z = torch.where(pinned < INF, pinned, after).view(1, 1, r, c)
     around = F.pad(z, (1, 1, 1, 1), mode="replicate")
@@ -171,6 +193,43 @@ def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
 
     guess = 1 / F.interpolate(inverse, scale_factor=step, mode="bilinear", align_corners=False).clamp(min=1e-3)
     return guess[0, 0, :height, :width].reshape(-1), spread(low), spread(high), spread(smooth)
+
+
+def _range(field: Field, intrinsics: Tensor, world_from_camera: Tensor, row: Tensor, column: Tensor, how: Cast):
+    """Where rays through rows [r] and columns [c] enter the first block and leave the last, z [r c] each.
+
+    Each block covers a square of tiles, as large as the sphere around it looks at its nearest, but no larger than
+    `SPREAD` tiles to each side; blocks nearer than that cover the whole picture.
+    """
+    block, device = field.table.block, row.device
+    radius_m = field.lattice.block_size_m * 3**0.5 / 2
+    centre = transform(inverse_rigid(world_from_camera), (block + 0.5) * field.lattice.block_size_m)
+    z = centre[:, 2]
+    nearest_z = (z - radius_m).clamp(min=how.near_m)
+    tiles = [int(n[-1] // TILE_PX) + 1 for n in (row, column)]
+    focal = intrinsics.diagonal()[:2].flip(0)
+    middle = intrinsics[:2, 2].flip(0) + focal * centre[:, :2].flip(1) / nearest_z.maximum(z)[:, None]
+    reach = focal.max() * radius_m / nearest_z * REACH
+    lowest, highest = ((middle + side * reach[:, None]).div(TILE_PX).floor() for side in (-1, 1))  # [n, 2] tiles
+    live = field.table.code[:-1] >= 0
+    ahead = live & (z + radius_m > how.near_m)
+    wide = ahead & (reach > SPREAD * TILE_PX / 2)
+    first = torch.full((tiles[0] * tiles[1] + 1,), INF, device=device)
+    last = torch.zeros_like(first)
+    offset = torch.arange(SPREAD + 1, device=device)
+    tile_row, tile_column = (lowest[:, i, None] + offset for i in (0, 1))  # [n, SPREAD + 1]
+    in_row = (tile_row <= highest[:, :1]) & (tile_row >= 0) & (tile_row < tiles[0])
+    in_column = (tile_column <= highest[:, 1:]) & (tile_column >= 0) & (tile_column < tiles[1])
+    covered = in_row[:, :, None] & in_column[:, None] & (ahead & ~wide)[:, None, None]
+    tile = torch.where(covered, tile_row[:, :, None] * tiles[1] + tile_column[:, None], len(first) - 1).long().view(-1)
+    each = (slice(None), None, None)
+    first = first.scatter_reduce(0, tile, nearest_z[each].expand(covered.shape).reshape(-1), "amin")[:-1]
+    last = last.scatter_reduce(0, tile, (z + radius_m)[each].expand(covered.shape).reshape(-1), "amax")[:-1]
+    first = first.minimum(torch.where(wide, nearest_z, INF).amin())
+    last = last.maximum(torch.where(wide, z + radius_m, 0).amax()).clamp(max=field.far_m)
+    r, c = (n.div(TILE_PX).long() for n in (row, column))
+    picked = (r[:, None] * tiles[1] + c).view(-1)
+    return first[picked], last[picked]
 
 
 def _bend(a: Tensor) -> Tensor:

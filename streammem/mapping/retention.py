@@ -48,9 +48,12 @@ def present(how: Retention, field: Tensor, wander: Tensor, seen_s: Tensor, now_s
 
         left = exp(-|now - seen| / wander_s);   value = m + left x
 
-    `now` may lie in the past: the wander then and when last seen have the same correlation either way.
+    `now` may lie in the past: the wander then and when last seen have the same correlation either way. What was farther
+    off than a surface wanders was something else, and says nothing of the past.
     """
     left = torch.exp(-(seen_s - now_s).abs() / how.wander_s)
+    limit = 3 * how.wander_m
+    wander = torch.where(seen_s > now_s, wander.clamp(-limit, limit), wander)
     slow, precision = field.unbind(-1)
     return Present(slow, precision, slow + left * wander, left, torch.zeros_like(slow, dtype=torch.bool))
 

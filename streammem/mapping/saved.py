@@ -26,6 +26,8 @@ def portable(
     for name, parts in zip(ROWS, zip(*(host.rows[key] for key in away))):
         named[f"host.{name}"] = torch.stack(parts)
     named |= {f"map.{name}": getattr(state, name) for name in SCALARS}
+    cell = state.passed[:-1].nonzero()[:, 0]
+    named |= {"map.passed_cell": cell, "map.passed": state.passed[cell]}
     named |= {f"health.{name}": count for name, count in health._asdict().items()}
     named["runner"] = torch.tensor([rows, posed, *host.moved])
     if track is not None:
@@ -56,6 +58,7 @@ def restored(
         state.directory[lattice.cell_of_block(block)] = slot.int()
         for name in SCALARS:
             getattr(state, name).copy_(named[f"map.{name}"])
+        state.passed[named["map.passed_cell"].to(device)] = named["map.passed"].to(device)
         away = [tuple(key) for key in named["host.block"].tolist()]
         host.rows = {key: tuple(named[f"host.{name}"][i].clone() for name in ROWS) for i, key in enumerate(away)}
         rows, posed, *moved = named["runner"].tolist()

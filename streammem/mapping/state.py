@@ -20,12 +20,14 @@ class MapState(NamedTuple):
     wander: Tensor  # [S + 1, 512] how far from that distance the surface was when last seen (m)
     colour: Tensor  # [S + 1, 512, 4] red, green, blue in [0, 1] and their evidence (0 = none)
     seen_s: Tensor  # [S + 1, 512] float32, when evidence last reached the vertex, seconds since `start_s`
+    empty: Tensor  # [S + 1, 512] uint8, frames that saw a vertex to be empty before anything else was known of it
+    passed: Tensor  # [cells + 1] int16, frames that saw the whole block to be empty, and a tag of which block it was
     start_s: Tensor  # [] float64, time of the first frame; NaN before it
     now_s: Tensor  # [] float32, time of the newest frame, seconds since `start_s`
     frames: Tensor  # [] int64, frames written
 
 
-ROWS = ("field", "wander", "colour", "seen_s")  # what a slot holds, besides its block's coordinates
+ROWS = ("field", "wander", "colour", "seen_s", "empty")  # what a slot holds, besides its block's coordinates
 
 
 def empty(lattice: Lattice, blocks: int, device="cpu") -> MapState:
@@ -39,6 +41,8 @@ def empty(lattice: Lattice, blocks: int, device="cpu") -> MapState:
         wander=torch.zeros(slots, BLOCK, device=device),
         colour=torch.zeros(slots, BLOCK, 4, device=device),
         seen_s=torch.zeros(slots, BLOCK, device=device),
+        empty=torch.zeros(slots, BLOCK, dtype=torch.uint8, device=device),
+        passed=torch.zeros(lattice.cells + 1, dtype=torch.int16, device=device),
         start_s=torch.full((), float("nan"), dtype=torch.float64, device=device),
         now_s=torch.zeros((), device=device),
         frames=torch.zeros((), dtype=torch.int64, device=device),
@@ -51,11 +55,11 @@ def blocks_within(max_bytes: int, lattice: Lattice) -> int:
     Raises: ConfigError where the cap leaves no room for a map.
     """
     one = tree.nbytes(empty(Lattice(1.0, 8), 1)) - tree.nbytes(empty(Lattice(1.0, 8), 0))
-    fixed = tree.nbytes(empty(Lattice(1.0, 8), 0)) + (lattice.cells - 8**3) * 4
+    fixed = tree.nbytes(empty(Lattice(1.0, 8), 0)) + (lattice.cells - 8**3) * 6
     blocks = (max_bytes - fixed) // one
     if blocks < 64:
         raise ConfigError(
             f"max_bytes is {max_bytes}; wanted at least {fixed + 64 * one} for {lattice.window_blocks}^3 directory "
-            f"cells ({lattice.cells * 4} bytes) and 64 blocks of {one} bytes"
+            f"cells ({lattice.cells * 6} bytes) and 64 blocks of {one} bytes"
         )
     return blocks

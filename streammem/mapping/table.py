@@ -17,6 +17,7 @@ class Table(NamedTuple):
     """The first n slots, and a spare one that knows nothing."""
 
     directory: Tensor  # [cells + 1] int32
+    block: Tensor  # [n, 3] int32, coordinates of the blocks
     code: Tensor  # [n + 1] int64, which block a slot holds; -1 for none
     pair: Tensor  # [(n + 1) 729] complex64: value and precision, for one gather to bring both
     colour: Tensor  # [S + 1, 512, 4]
@@ -43,7 +44,7 @@ def table(lattice: Lattice, how: Retention, state: MapState, now_s: Tensor, slot
                 take = [slice(1) if far else inner for far in (x, y, z)]
                 put = [edge if far else inner for far in (x, y, z)]
                 wide[part, put[0], put[1], put[2]] = pair[:, take[0], take[1], take[2]][slot]
-    return Table(state.directory, code, wide.view(-1), state.colour, slots)
+    return Table(state.directory, block, code, wide.view(-1), state.colour, slots)
 
 
 def slot_of(lattice: Lattice, table: Table, vertex: Tensor) -> Tensor:
