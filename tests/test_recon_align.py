@@ -183,6 +183,13 @@ def test_similarities_are_a_group_that_moves_cameras_and_points_alike():
     assert torch.allclose(identity(2).points(points), points)
 
 
+def test_of_many_points_some_are_taken():
+    truth, source, target, confidence = matched(1, 1001, noise=0.01, outliers=0.2)
+    few = Robust(most_points=300)(source, target, confidence).similarity
+    assert error(few, truth) < 0.01
+    assert error(few, Robust()(source[:, ::4], target[:, ::4], confidence[:, ::4]).similarity) == 0
+
+
 def test_alignment_never_looks():
     _, source, target, confidence = matched(2, 40)
     never_looks(Robust(), source, target, confidence)

@@ -53,6 +53,7 @@ class Robust:
     huber: float = 1.0  # medians from which on a residual counts linearly
     tukey: float = 4.0  # medians from which on it does not count
     least_points: int = 24
+    most_points: int = 50_000  # of more, every n-th is taken
     least_gap: float = 1e-3  # between the two best rotations, as a share of the spread; 0 for points on a line
     worst: float = 0.3  # median residual, as a share of the target's spread
 
@@ -74,17 +75,18 @@ class Robust:
         size = check(source, "B P 3", "source")
         check(target, "B P 3", "target", **size)
         check(confidence, "B P", "confidence", **size)
-        source, target = source.double(), target.double()
+        step = -(-size["P"] // self.most_points)
+        source, target, confidence = source[:, ::step].double(), target[:, ::step].double(), confidence[:, ::step]
         valid = source.isfinite().all(-1) & target.isfinite().all(-1) & confidence.isfinite() & (confidence > 0)
         source, target = (torch.where(valid[..., None], x, 0) for x in (source, target))
         trust = torch.where(valid, confidence, 0).double()  # [B, P]
         weight = trust if self.starts == 0 else trust * self._start(source, target, trust)
-        for step in range(self.huber_steps + self.tukey_steps):
+        for i in range(self.huber_steps + self.tukey_steps):
             found, gap, spread = _least_squares(source, target, weight)
             residual = (target - found.points(source)).norm(dim=-1)
             median = residual.where(valid, torch.nan).nanmedian(-1).values
             ratio = residual / torch.maximum(median, 1e-9 * spread)[:, None].clamp(min=1e-300)
-            weight = trust * (self._huber(ratio) if step < self.huber_steps else self._tukey(ratio))
+            weight = trust * (self._huber(ratio) if i < self.huber_steps else self._tukey(ratio))
         agree = (trust * (ratio < self.tukey)).sum(-1) / trust.sum(-1).clamp(min=1e-300)
         status = self._status(valid, gap, median, spread)
         kept = tree.where(status == ALIGNED, found, identity(len(status), status.device))
