@@ -62,7 +62,7 @@ class Robust:
             min(self.huber_steps, self.starts + 1) < 1
             or self.tukey_steps < 0
             or not min(self.huber, self.tukey) > 0
-            or self.least_points < 3
+            or not 3 <= self.least_points <= self.most_points
         ):
             raise ConfigError(f"{self}; wanted a step, positive limits and at least 3 points")
 
