@@ -88,7 +88,7 @@ class Targets:
 class Mqar:
     """Training of multi-query associative recall."""
 
-    seeds: int = 3
+    seeds: int = 2
     steps: int = 500
     batch: int = 32
     keys: tuple[int, ...] = (32,)  # widths of keys and values
