@@ -27,7 +27,8 @@ def main(argv: list[str]) -> int:
         print("\n".join(lines(found)))
         return 0 if found.whole else 1
     made = weights.convert(said.file, said.out, config)
-    for line in _ran(made):
+    left = [f"left out    {len(made.unexpected)}: {listed(made.unexpected)}"] if made.unexpected else []
+    for line in (*left, *_ran(made)):
         print(line, file=sys.stderr)
     print(f"{said.out}: {len(made.tensors)} tensors, {_count(made)} weights, {name_of(made.config)}")
     print(f"licence: {made.licence}")

@@ -148,10 +148,25 @@ def test_what_is_missing_or_foreign_is_listed_and_refused(tmp_path, capsys):
     assert cli.main(["weights", "inspect", str(path)]) == 1
     said = capsys.readouterr().out
     assert "missing     2: pose_token, enc_norm.bias" in said and "unexpected  1: extra.weight" in said
-    assert "wrong shape 1: dec_norm.bias [5], not [48]" in said
+    assert "wrong shape 1: dec_norm.bias [5] float32, not [48] float32" in said
     assert cli.main(["weights", "convert", str(path), str(tmp_path / "out")]) == 2
     assert "2 tensors are missing: pose_token, enc_norm.bias" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["a.pth"]
+
+
+def test_what_is_not_the_networks_is_listed_and_left_out(tmp_path, capsys):
+    more = {"extra.weight": torch.zeros(2), "steps": torch.tensor(7), "note": "hello"}
+    path = official(tmp_path / "a.pth", state_dict() | more)
+    assert cli.main(["weights", "inspect", str(path)]) == 0
+    assert "unexpected  2: extra.weight, steps" in capsys.readouterr().out
+    assert cli.main(["weights", "convert", str(path), str(tmp_path / "out")]) == 0
+    assert "left out    2: extra.weight, steps" in capsys.readouterr().err
+    assert load_file(tmp_path / "out").keys() == weights.wanted(TINY).keys()
+    assert weights.read(path).fingerprint == weights.read(tmp_path / "out").fingerprint
+    whole = state_dict()
+    whole["pose_token"] = whole["pose_token"].int()
+    with pytest.raises(CheckpointError, match=r"have other shapes or types: pose_token \[1, 1, 48\] int32"):
+        weights.convert(official(path, whole), tmp_path / "out")
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):

@@ -47,7 +47,7 @@ class Weights(NamedTuple):
     said: bool  # whether the file itself states its configuration
     tensors: dict[str, Tensor]
     missing: list[str]
-    unexpected: list[str]
+    unexpected: list[str]  # left out by `convert` and `load`
     wrong: list[str]  # name, shape, wanted shape
     foreign: list[str]  # what a pickle names besides tensors and containers
     calls: list[str]  # those of them that torch's unpickler would have called; here nothing was
@@ -57,7 +57,7 @@ class Weights(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether a model can be made of it."""
-        return self.config is not None and not self.missing and not self.unexpected and not self.wrong
+        return self.config is not None and not self.missing and not self.wrong
 
 
 def read(path: str | Path, config: ReconConfig | None = None) -> Weights:
@@ -77,7 +77,7 @@ def read(path: str | Path, config: ReconConfig | None = None) -> Weights:
 def convert(path: str | Path, out: str | Path, config: ReconConfig | None = None) -> Weights:
     """Writes the weights of an official `.pth` file as safetensors, whole or not at all; tied tensors once.
 
-    Raises: CheckpointError where tensors are missing, unknown, of other shapes or not finite, or `out` cannot be
+    Raises: CheckpointError where tensors are missing, of other shapes or not finite, or `out` cannot be
         written.
     """
     weights = checked(read(path, config))
@@ -127,7 +127,7 @@ def load(path: str | Path, device="cpu", update=None, config: ReconConfig | None
 
 
 def checked(weights: Weights) -> Weights:
-    """The weights, where they are whole and finite.
+    """The weights, where they are whole and finite, without what is not the network's.
 
     Raises: CheckpointError with what is wrong.
     """
@@ -139,13 +139,12 @@ def checked(weights: Weights) -> Weights:
         )
     for words, names in (
         ("are missing", weights.missing),
-        ("are of another network", weights.unexpected),
-        ("have other shapes", weights.wrong),
-        ("are not finite", [name for name, x in weights.tensors.items() if not bool(x.isfinite().all())]),
+        ("have other shapes or types", weights.wrong),
+        ("are not finite", _nonfinite(weights)),
     ):
         if names:
             raise CheckpointError(f"{weights.path}: {len(names)} tensors {words}: {listed(names)}; wanted all of them")
-    return weights
+    return weights._replace(tensors={name: weights.tensors[name] for name in wanted(weights.config)})
 
 
 def listed(names: list[str], most: int = SHOWN) -> str:
@@ -166,7 +165,7 @@ def _read_archive(path: Path, config: ReconConfig | None) -> Weights:
     file = Archive(path)
     named, text = _parts(file)
     named = _official_names(named)
-    tensors = {name: _float(path, name, file.tensor(value, name)) for name, value in named.items()}
+    tensors = {name: _float(file.tensor(value, name)) for name, value in named.items() if archive.is_tensor(value)}
     said = config is None and text is not None
     if said:
         try:
@@ -204,7 +203,7 @@ def _read_safetensors(path: Path, config: ReconConfig | None) -> Weights:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             about = file.metadata() or {}
-            tensors = {name: _float(path, name, file.get_tensor(name)) for name in file.keys()}
+            tensors = {name: _float(file.get_tensor(name)) for name in file.keys()}
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path}: neither a zip file of torch.save nor whole safetensors ({error}); it is damaged, cut short, "
@@ -237,11 +236,11 @@ def _compared(path, kind, config, said, tensors, foreign, calls, licence) -> Wei
     missing = [name for name in shapes if name not in tensors]
     unexpected = [name for name in tensors if name not in shapes] if config else []
     wrong = [
-        f"{name} {list(tensors[name].shape)}, not {list(shape)}"
+        f"{name} {list(tensors[name].shape)} {str(tensors[name].dtype)[6:]}, not {list(shape)} float32"
         for name, shape in shapes.items()
-        if name in tensors and tuple(tensors[name].shape) != shape
+        if name in tensors and (tuple(tensors[name].shape) != shape or not tensors[name].is_floating_point())
     ]
-    mark = _fingerprint(tensors)
+    mark = _fingerprint({name: x for name, x in tensors.items() if name in shapes or not shapes})
     return Weights(path, kind, config, said, tensors, missing, unexpected, wrong, foreign, calls, licence, mark)
 
 
@@ -287,10 +286,16 @@ def _tied(path: Path, tensors: dict[str, Tensor], shapes: Mapping[str, tuple[int
     return known | both
 
 
-def _float(path: Path, name: str, x: Tensor) -> Tensor:
-    if not x.is_floating_point():
-        raise CheckpointError(f"{path}: {name} is {x.dtype}; wanted floating-point weights")
-    return x.float()
+def _float(x: Tensor) -> Tensor:
+    return x.float() if x.is_floating_point() else x
+
+
+def _nonfinite(weights: Weights) -> list[str]:
+    return [name for name in wanted(weights.config) if name in weights.tensors and not _finite(weights.tensors[name])]
+
+
+def _finite(x: Tensor) -> bool:
+    return bool(x.isfinite().all())
 
 
 def _is_zip(path: Path) -> bool:
