@@ -14,6 +14,7 @@ from tqdm import trange
 from streammem.errors import ConfigError
 from streammem.sources.rooms import WALKS, RandomRoom
 
+STRIDE = 4  # frames at most between two that are drawn
 UNSEEN = 1_000_000  # seeds from here on are for tests
 
 
@@ -64,7 +65,7 @@ class Rooms:
     def draw(self, g: torch.Generator, batch: int, frames: int) -> Clips:
         """Random sequences and random stretches of them at random strides, half of them backwards."""
         rows = torch.randint(self.settings.sequences, (batch,), generator=g).tolist()
-        longest = (self.settings.frames - 1) // max(1, frames - 1)
+        longest = min(STRIDE, (self.settings.frames - 1) // max(1, frames - 1))
         strides = torch.randint(1, longest + 1, (batch,), generator=g).tolist()
         spans = [stride * (frames - 1) + 1 for stride in strides]
         starts = [int(torch.randint(self.settings.frames - span + 1, (), generator=g)) for span in spans]

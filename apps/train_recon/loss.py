@@ -13,7 +13,7 @@ from streammem.recon.state import ReconReadout, View
 
 from .data import Clips
 
-SURE = 0.2  # reward of log confidence
+SURE = 0.5  # reward of log confidence
 
 
 class Truth(NamedTuple):

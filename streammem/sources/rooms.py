@@ -50,12 +50,12 @@ class RandomRoom:
 def furnished(random: np.random.Generator) -> Scene:
     """A room with things along its walls, low things in it, and pictures on its walls; the middle is at x = y = 0."""
     half = (random.uniform(1.7, 3.0), random.uniform(1.7, 3.0), random.uniform(1.2, 1.5))
-    solids: list[Solid] = [Room((0, 0, half[2]), half, texture=_texture(random, 0.4, 1.2, PATTERNS[1:]))]
+    solids: list[Solid] = [Room((0, 0, half[2]), half, texture=_texture(random, 1.0, 2.5))]
     solids += [_low(random, half) for _ in range(random.integers(2, 6))]
     solids += [_tall(random, half) for _ in range(random.integers(2, 6))]
-    solids += [_picture(random, half) for _ in range(random.integers(3, 8))]
+    solids += [_picture(random, half) for _ in range(random.integers(6, 12))]
     rug = (random.uniform(0.5, 1.2), random.uniform(0.5, 1.2), 0.005)
-    return Scene((*solids, Box((0, 0, 0.005), rug, texture=_texture(random, 0.2, 0.6))))
+    return Scene((*solids, Box((0, 0, 0.005), rug, texture=_texture(random, 0.5, 1.5))))
 
 
 def looking(eye: np.ndarray, target: np.ndarray) -> Tensor:
@@ -107,18 +107,18 @@ class _Round:
         return eye, target
 
 
-def _texture(random: np.random.Generator, finest_m: float, coarsest_m: float, patterns=PATTERNS) -> Texture:
-    light = random.uniform(0.35, 1.0, 3)
-    dark = light * random.uniform(0.2, 0.8, 3)
-    pattern = patterns[random.integers(len(patterns))]
-    return Texture(pattern, random.uniform(finest_m, coarsest_m), tuple(light.tolist()), tuple(dark.tolist()))
+def _texture(random: np.random.Generator, finest_m: float, coarsest_m: float) -> Texture:
+    """Two colours that have nothing to do with each other; mostly patches of no period, so that places differ."""
+    light, dark = random.uniform(0.05, 1.0, (2, 3)).tolist()
+    pattern = "noise" if random.random() < 0.8 else PATTERNS[random.integers(len(PATTERNS))]
+    return Texture(pattern, random.uniform(finest_m, coarsest_m), tuple(light), tuple(dark))
 
 
 def _low(random: np.random.Generator, half: tuple[float, float, float]) -> Solid:
     """Something on the floor, anywhere."""
     x, y = (random.uniform(-side + 0.3, side - 0.3) for side in half[:2])
     size, z = random.uniform(0.12, 0.5, 2).tolist(), random.uniform(0.1, LOW_M / 2)
-    kind, texture = random.integers(3), _texture(random, 0.1, 0.5)
+    kind, texture = random.integers(3), _texture(random, 0.3, 1.0)
     if kind == 0:
         return Box((x, y, z), (*size, z), random.uniform(0, math.pi), texture)
     radius = min(size[0], LOW_M / 2)
@@ -134,7 +134,7 @@ def _tall(random: np.random.Generator, half: tuple[float, float, float]) -> Soli
     along = random.uniform(-half[1 - axis] + breadth, half[1 - axis] - breadth)
     centre, size = [0.0, 0.0, z], [breadth, breadth, z]
     centre[axis], centre[1 - axis], size[axis] = sign * (half[axis] - depth), along, depth
-    texture = _texture(random, 0.15, 0.6)
+    texture = _texture(random, 0.3, 1.0)
     if random.random() < 0.25:
         radius = min(breadth, 0.3)
         centre[axis] = sign * (half[axis] - radius)
@@ -150,4 +150,4 @@ def _picture(random: np.random.Generator, half: tuple[float, float, float]) -> S
     size = [breadth, breadth, random.uniform(0.15, 0.5)]
     centre[axis], size[axis] = sign * (half[axis] - 0.02), 0.02
     centre[1 - axis] = random.uniform(-half[1 - axis] + breadth, half[1 - axis] - breadth)
-    return Box(tuple(centre), tuple(size), texture=_texture(random, 0.1, 0.5))
+    return Box(tuple(centre), tuple(size), texture=_texture(random, 0.3, 1.0))
