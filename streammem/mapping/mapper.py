@@ -1,23 +1,22 @@
 """Mapper: one live depth stream, one bounded map. Holds the state so that its caller need not."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from streammem import shapes, store, tree
-from streammem.errors import ConfigError, ShapeError
 from streammem.geometry import Camera, orthonormalise
 from streammem.mapping import mesh as surfaces
 from streammem.mapping import saved, verdict
-from streammem.mapping.field import MapUpdate, Write, commit_, propose
+from streammem.mapping.admission import admit, size_of
+from streammem.mapping.field import MapUpdate, commit_, propose
 from streammem.mapping.frames import Shot, known_depth
 from streammem.mapping.keys import Lattice
 from streammem.mapping.mesh import Blocks, Mesh, Points
 from streammem.mapping.odometry import Reading
-from streammem.mapping.raycast import Cast, View, raycast
+from streammem.mapping.raycast import View, raycast
 from streammem.mapping.read import Field, gradient, read
 from streammem.mapping.readout import (
     BLIND,
@@ -32,50 +31,14 @@ from streammem.mapping.readout import (
 )
 from streammem.mapping.residency import Host
 from streammem.mapping.retention import present
+from streammem.mapping.setting import MapSettings
 from streammem.mapping.state import ROWS, MapState, blocks_within, empty
 from streammem.mapping.table import table
-from streammem.mapping.track import Tracker, TrackState
+from streammem.mapping.track import TrackState
 from streammem.types import Frame
 
 SCHEMA = 1  # of the saved state; raised when its layout changes
 LEAST_ROWS = 512  # that a step has room for: more than it wants, for they are worked through whether used or not
-
-
-@dataclass(frozen=True)
-class MapSettings:
-    """What a map is.
-
-    Raises: ConfigError for a range that the directory's window cannot hold, or a cap without room for a map.
-    """
-
-    voxel_size_m: float = 0.02
-    near_m: float = 0.1
-    max_depth_m: float = 4.0
-    max_bytes: int = 512 * 2**20  # of the resident state
-    window_blocks: int = 128  # blocks along the side of the resident cube around the camera
-    write: Write = field(default_factory=Write)
-    known_share: float = 0.5  # trilinear weight of known vertices around a point, from which on it is known
-    cast: Cast = field(default_factory=Cast)
-    track: Tracker = field(default_factory=Tracker)
-
-    def __post_init__(self):
-        lattice = Lattice(self.voxel_size_m, self.window_blocks)
-        reach_m = self.max_depth_m * 1.5 + self.write.sampling.band_m
-        if not 0 < self.near_m < self.max_depth_m:
-            raise ConfigError(
-                f"near_m is {self.near_m} and max_depth_m {self.max_depth_m}; wanted 0 < near_m < max_depth_m"
-            )
-        if reach_m > lattice.block_size_m * (self.window_blocks / 2 - 2):
-            raise ConfigError(
-                f"max_depth_m {self.max_depth_m} does not fit a window of {self.window_blocks} blocks of "
-                f"{lattice.block_size_m:.3g} m; wanted more window_blocks, larger voxels or a shorter range"
-            )
-        if self.write.sampling.band_m < 2 * self.voxel_size_m:
-            raise ConfigError(
-                f"band_m is {self.write.sampling.band_m} at voxels of {self.voxel_size_m} m; wanted 2 voxels or more, "
-                "or rays step over surfaces"
-            )
-        blocks_within(self.max_bytes, lattice)
 
 
 class Snapshot(NamedTuple):
@@ -125,7 +88,7 @@ class Mapper:
     @torch.no_grad()
     def step(self, frame: Frame) -> MapReadout:
         """Tracks the frame if it brings no pose, writes it if its pose is known, and says how it went."""
-        self._check(frame)
+        admit(frame, None if self._track is None else self._track.last.depth.shape[1:], self.settings.track)
         if bool(frame.reset):
             self.reset()
         shot, track, readout = self._look(frame)
@@ -142,7 +105,7 @@ class Mapper:
     @torch.no_grad()
     def peek(self, frame: Frame) -> MapReadout:
         """The readout that `step` would return; writes nothing."""
-        self._check(frame)
+        admit(frame, None if self._track is None else self._track.last.depth.shape[1:], self.settings.track)
         shot, _, readout = self._look(frame)
         return self._propose(shot, readout)[1]
 
@@ -224,23 +187,6 @@ class Mapper:
         kept = saved.restored(tensors, self._lattice, self._state, self._host, self._health, self.settings.track)
         self._state, self._health, self._track, self._rows, self._posed = kept
 
-    def _check(self, frame: Frame) -> None:
-        """Refuses frames that are no camera's of this mapper's kind, by their shapes alone."""
-        if frame.depth is None or frame.intrinsics is None:
-            missing = "depth" if frame.depth is None else "intrinsics"
-            raise ShapeError(f"the frame has no {missing}; a map wants depth [1, h, w] and intrinsics [1, 3, 3]")
-        size = shapes.check(frame.depth, "1 h w", "depth")
-        shapes.check(frame.image, "1 3 h w", "image", **size)
-        shapes.check(frame.intrinsics, "1 3 3", "intrinsics")
-        if frame.world_from_camera is not None:
-            shapes.check(frame.world_from_camera, "1 4 4", "world_from_camera")
-        for name in ("time_s", "valid", "reset"):
-            shapes.check(getattr(frame, name), "1", name)
-        if self._track is not None and self.settings.track.size(*size_of(frame)) != tuple(
-            self._track.last.depth.shape[1:]
-        ):
-            raise ShapeError(f"depth is {list(frame.depth.shape)}, unlike the frames before; wanted one size a stream")
-
     def _look(self, frame: Frame) -> tuple[Shot, TrackState | None, MapReadout]:
         """The frame with its pose, given or found; the tracker's state after it; and what is known so far."""
         depth = known_depth(
@@ -314,11 +260,6 @@ class Mapper:
         block, field, wander, colour, seen_s, _ = rows
         now = present(self.settings.write.retention, field, wander, seen_s, self._state.now_s.cpu())
         return Blocks(block, now.value, now.precision, colour)
-
-
-def size_of(frame: Frame) -> tuple[int, int]:
-    """Rows and columns of a frame."""
-    return tuple(frame.depth.shape[1:])
 
 
 def _brings_pose(frame: Frame) -> bool:
