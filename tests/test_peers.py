@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from streammem.rules import RULES
+from streammem.rules.kalman import Kalman, Steady, Still
 from streammem.scan import scan
 from streammem.types import Gates, Tokens
 
@@ -130,3 +131,30 @@ def test_nlms_and_rls_are_padasips():
         other.run(values, keys)
         memory = state if isinstance(state, torch.Tensor) else state.memory
         np.testing.assert_allclose(memory[:, 0], other.w, rtol=1e-8, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_kalman_is_opencvs(steady):
+    """A map to one channel as the state of OpenCV's filter, measured through each key; with its velocity below it."""
+    cv2 = pytest.importorskip("cv2", reason="opencv-python-headless is not installed (extra: peers)")
+    g = np.random.default_rng(0)
+    keys, values, keep = g.normal(size=(60, K)), g.normal(size=60), 0.97
+    width = 2 * K if steady else K
+    theirs = cv2.KalmanFilter(width, 1, 0, cv2.CV_64F)
+    move = keep * np.eye(width)
+    if steady:
+        move[:K, K:], move[K:, K:] = keep * np.eye(K), np.eye(K)
+    theirs.transitionMatrix = move
+    theirs.processNoiseCov = np.diag([0.02] * K + [0.003] * (width - K))
+    theirs.measurementNoiseCov = np.full((1, 1), 0.3)
+    theirs.errorCovPost, theirs.statePost = 1.5 * np.eye(width), np.zeros((width, 1))
+    rule = Kalman(0.3, 0.02, 1.5, 1e6, motion=Steady(0.003) if steady else Still())
+    state, one = rule.init(torch.zeros(K, 1, dtype=torch.float64)), torch.ones(1, 1, dtype=torch.float64)
+    for key, value in zip(keys, values):
+        row = np.pad(key, (0, width - K))[None]
+        theirs.measurementMatrix = row
+        theirs.predict()
+        theirs.correct(np.full((1, 1), value))
+        state = rule.write(state, torch.from_numpy(key[None]), value * one, Gates(one, keep * one, one))
+        np.testing.assert_allclose(state.memory.numpy(), theirs.statePost, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(state.covariance.numpy(), theirs.errorCovPost, rtol=1e-8, atol=1e-9)
