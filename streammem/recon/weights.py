@@ -20,6 +20,7 @@ from streammem.recon import archive, constructor
 from streammem.recon.archive import Archive
 from streammem.recon.config import PRESETS, ReconConfig
 from streammem.recon.model import ReconModel
+from streammem.recon.ties import is_second, tied, twin
 
 FORMAT = "streammem-recon-weights"
 OFFICIAL = (
@@ -102,7 +103,7 @@ def _about(config: ReconConfig, licence: str, source: str) -> dict[str, str]:
 def write(out: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """Writes tensors with what is said about them; of two tied names the first is kept."""
     out = Path(out)
-    kept = {name: x for name, x in tensors.items() if _twin(name) not in tensors or not _is_second(name)}
+    kept = {name: x for name, x in tensors.items() if twin(name) not in tensors or not is_second(name)}
     partial = out.with_name(f".{out.name}.partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +232,7 @@ def _config_from(path: Path, text: str) -> ReconConfig:
 
 def _compared(path, kind, config, said, tensors, foreign, calls, licence) -> Weights:
     config = config or _guess(tensors)
-    tensors = _tied(path, tensors, wanted(config) if config else {})
+    tensors = tied(path, tensors, wanted(config) if config else {})
     shapes = wanted(config) if config else {}
     missing = [name for name in shapes if name not in tensors]
     unexpected = [name for name in tensors if name not in shapes] if config else []
@@ -252,38 +253,6 @@ def _guess(tensors: Mapping[str, Tensor]) -> ReconConfig | None:
         if 2 * len(shared) > len(shapes) and all(tuple(tensors[name].shape) == shapes[name] for name in shared):
             return config
     return None
-
-
-def _twin(name: str) -> str | None:
-    """The other name of a tied tensor: a DPT head calls its layerN_rn also layer_rn.(N-1)."""
-    head, dot, rest = name.partition(".scratch.")
-    for n in range(1, 5):
-        for one, other in ((f"layer{n}_rn.", f"layer_rn.{n - 1}."), (f"layer_rn.{n - 1}.", f"layer{n}_rn.")):
-            if dot and rest.startswith(one):
-                return f"{head}{dot}{other}{rest.removeprefix(one)}"
-    return None
-
-
-def _is_second(name: str) -> bool:
-    return ".scratch.layer_rn." in name
-
-
-def _tied(path: Path, tensors: dict[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """The tensors, in the order that the network has them, with tied ones under both names.
-
-    Raises: CheckpointError where the two differ.
-    """
-    both = dict(tensors)
-    for name in shapes:
-        twin = _twin(name)
-        if twin in tensors and name in tensors and not torch.equal(tensors[name], tensors[twin]):
-            raise CheckpointError(f"{path}: {name} and {twin} differ; wanted one tensor under two names")
-        if twin in both and name in both:
-            both[name] = both[twin] if _is_second(name) else both[name]
-        elif twin in both:
-            both[name] = both[twin]
-    known = {name: both.pop(name) for name in shapes if name in both}
-    return known | both
 
 
 def _float(x: Tensor) -> Tensor:
