@@ -145,6 +145,14 @@ def test_rates_stay_in_their_ranges():
     assert (fresh > 0.1).all() and (fresh < 1).all()
 
 
+def test_initial_decay_is_scaled():
+    torch.manual_seed(0)
+    usual = Rates(D, H)(torch.zeros(1, 1, 1, D)).retention.log()
+    torch.manual_seed(0)
+    slow = Rates(D, H, decay=0.02)(torch.zeros(1, 1, 1, D)).retention.log()
+    torch.testing.assert_close(slow, 0.02 * usual, rtol=1e-4, atol=1e-6)
+
+
 def test_window_attention_sees_its_window_and_streams():
     torch.manual_seed(0)
     net = WindowAttention(D, H, 4, persistent=2).double()
