@@ -26,6 +26,7 @@ class ReconTrainSettings:
 
     model: ReconConfig = field(default_factory=ReconConfig)
     data: DataSettings = field(default_factory=DataSettings)
+    start: str | None = None  # a file of weights to begin with, None: from nothing
     stages: tuple[Stage, ...] = (Stage(100, 8, 4),)
     rate: float = 1e-3  # of AdamW, at its highest
     warm_up: int = 100  # steps to it; from there it falls as a cosine to 0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from streammem import config, store
 from streammem.errors import CheckpointError
 from streammem.geometry import motion_from_quaternion, rotation_angle
+from streammem.recon import weights
 from streammem.recon.model import ReconModel
 from streammem.sources.rooms import WALKS
 
@@ -18,7 +19,8 @@ from .loss import errors, rollout, truth
 from .settings import ReconTrainSettings
 
 SCHEMA = 1
-PLACE = 2.5  # length of the vector, by channel: a patch further away weighs e^-2
+PLACE = 2.5  # of the vector in the channels that turn by a radian a patch: one patch further weighs about e^-2
+LEVEL = 1.2  # in those that turn slowly, against each other: the mean logit begins near -0.7, a gate of a third
 WEIGHTS = {"camera": 1.0, "world": 1.0, "translation": 4.0, "rotation": 8.0, "colour": 0.1}
 
 
@@ -26,6 +28,8 @@ class ReconTrainer:
     """A network and its optimiser, `step` steps on their way.
 
     losses: (step, mean loss since the entry before); scores: (step, score by name).
+
+    Raises: CheckpointError where the weights to begin with are of another network.
     """
 
     def __init__(self, settings: ReconTrainSettings, rooms: Rooms):
@@ -33,6 +37,11 @@ class ReconTrainer:
         self.settings, self.rooms = settings, rooms
         self.model = ReconModel(settings.model)
         initialise(self.model)
+        if settings.start is not None:
+            begun, _ = weights.load(settings.start)
+            if begun.config != settings.model:
+                raise CheckpointError(f"{settings.start} is of {begun.config}; wanted {settings.model}")
+            self.model.load_state_dict(begun.state_dict())
         self.optimiser = torch.optim.AdamW(_groups(self.model, settings.weight_decay), settings.rate, (0.9, 0.95))
         self.step = 0
         self.losses: list[tuple[int, float]] = []
@@ -96,8 +105,9 @@ class ReconTrainer:
             if head == "optimiser":
                 index, _, field = rest.partition(".")
                 moments.setdefault(int(index), {})[field] = x
-        weights = {k.removeprefix("model."): x for k, x in stored.tensors.items() if k.startswith("model.")}
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(
+            {k.removeprefix("model."): x for k, x in stored.tensors.items() if k.startswith("model.")}
+        )
         self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
         progress = json.loads(stored.notes["progress"])
         self.step, self._since = progress["step"], progress["since"]
@@ -107,9 +117,10 @@ class ReconTrainer:
 def initialise(model: ReconModel) -> None:
     """Xavier with biases of 0, but the twin decoders' looks at each other begin as what they are for.
 
-    State tokens look at the patches that stand where they stand: queries and keys are one constant vector, turned by
-    their places. Image tokens look at state tokens that are like them: queries and keys are made alike. What is read is
-    handed on as it is. From nothing, a network of this size does not find that within an hour.
+    State tokens look at the patches that stand where they stand: queries and keys are constant vectors, turned by
+    their places. Image tokens look at state tokens that are like them: queries and keys are made alike, patches enter
+    strongly, and blocks add little at first, or all tokens of an image would be like each other. What is read is handed
+    on as it is. From nothing, a network of this size does not find that within an hour.
     Source: queries made like keys, Trockman and Kolter 2023, arXiv:2305.09828; the constant vector is ours.
     """
     for module in model.modules():
@@ -117,13 +128,20 @@ def initialise(model: ReconModel) -> None:
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
     nn.init.normal_(model.register_tokens.weight, std=1.5)
+    nn.init.normal_(model.patch_embed.proj.weight, std=0.3)
+    nn.init.zeros_(model.patch_embed.proj.bias)
+    for block in (*model.enc_blocks, *model.dec_blocks, *model.dec_blocks_state):
+        for last in (block.attn.proj, block.mlp.fc2):
+            last.weight.data.mul_(0.1)
     for block in model.dec_blocks_state:
-        for project in (block.cross_attn.projq, block.cross_attn.projk):
+        for project, sign in ((block.cross_attn.projq, 1.0), (block.cross_attn.projk, -1.0)):
             nn.init.normal_(project.weight, std=0.02)
-            nn.init.constant_(project.bias, PLACE)
+            quarters = project.bias.data.view(block.cross_attn.heads, 4, -1)
+            quarters[..., 1:] = sign * LEVEL
+            quarters[..., 0] = PLACE
         _hand_on(block.cross_attn)
     for block in model.dec_blocks:
-        nn.init.orthogonal_(block.cross_attn.projq.weight, gain=1.5)
+        nn.init.orthogonal_(block.cross_attn.projq.weight, gain=2.0)
         block.cross_attn.projk.weight.data.copy_(block.cross_attn.projq.weight)
         _hand_on(block.cross_attn)
 
