@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streammem.errors import ConfigError
+from streammem.geometry import inverse_rigid, transform
 from streammem.mapping.emptiness import counted, expected, frames_of, passed_blocks
 from streammem.mapping.frames import Pixels, Shot, pixels
 from streammem.mapping.free_space import FreeSpace, clear, visible_blocks
@@ -66,7 +67,8 @@ class MapUpdate(NamedTuple):
     slot: Tensor  # [A] int64, rows that change
     field: Tensor  # [A, 512, 2]
     wander: Tensor  # [A, 512]
-    colour: Tensor  # [A, 512, 4]
+    colour_at: Tensor  # [R] int64, vertices of the buffers that get a colour, the spare row's where padded
+    colour: Tensor  # [R, 4]
     seen_s: Tensor  # [A, 512]
     empty: Tensor  # [A, 512] uint8
     passed_cell: Tensor  # [N] int64, blocks that the frame saw to be empty
@@ -101,16 +103,14 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
     ]
     old_field = state.field[active.slot].where(~fresh[..., None], 0)
     wander, seen_s = state.wander[active.slot].where(~fresh, 0), state.seen_s[active.slot].where(~fresh, now_s)
-    colour = state.colour[active.slot].where(~fresh[..., None], 0)
     empty = _empty(lattice, state, room, fresh, active.slot)
     old = expected(
         how.free_space, how.retention, present(how.retention, old_field, wander, seen_s, now_s), empty, how.top_m
     )
 
     at = active.local[slot] * BLOCK + keys.vertex
-    seen = pixels(
-        lattice.vertices(block[active.slot]).view(-1, 3), shot.intrinsics, shot.world_from_camera, *shot.depth.shape
-    )
+    local = lattice.seen_from(shot.world_from_camera, block[active.slot])
+    seen = pixels(*local, shot.intrinsics, *shot.depth.shape)
     if how.keys == "one_hot":
         new, gate = _average(how, old, seen, shot), rays.usable.float()
         deep = torch.zeros_like(new.touched)
@@ -118,7 +118,7 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
         evidence, gate = _evidence(how, old, tokens, keys, at, usable)
         new = learn(how.retention, old, evidence, how.top_m)
         new, deep = clear(how.free_space, how.sampling, how.retention, new, seen, shot.depth, rays, how.top_m)
-    colour = _colour(how, colour, rays, keys, at, gate * rays.usable)
+    colour_at, colour = _colour(how, state, room, active, rays, keys, slot, gate * rays.usable)
     new_field = torch.where(new.touched[..., None], torch.stack([new.slow, new.precision], -1), old_field)
     unknown = new_field[..., 1] == 0
     empty = torch.where(unknown, (empty.short() + (deep & shot.trusted)).clamp(max=255), 0).to(torch.uint8)
@@ -135,6 +135,7 @@ def propose(lattice: Lattice, how: Write, state: MapState, shot: Shot, capacity:
         slot=active.slot,
         field=new_field,
         wander=new_wander,
+        colour_at=colour_at,
         colour=colour,
         seen_s=torch.where(new.touched, now_s, seen_s),
         empty=empty,
@@ -167,10 +168,12 @@ def commit_(state: MapState, update: MapUpdate) -> None:
     state.block[new_slot] = update.new_block
     state.live[new_slot] = True
     state.live[spare] = False
+    for name in ("field", "wander", "seen_s", "empty"):
+        getattr(state, name)[slot] = getattr(update, name)
+    state.colour[new_slot] = 0
+    state.colour.view(-1, 4)[torch.where(update.kept, update.colour_at, spare * BLOCK)] = update.colour
     for name in ROWS:
-        rows = getattr(state, name)
-        rows[slot] = getattr(update, name)
-        rows[spare] = 0
+        getattr(state, name)[spare] = 0
     state.block[spare] = 0
     state.passed[torch.where(update.kept, update.passed_cell, padding)] = update.passed
     state.passed[padding] = 0
@@ -191,8 +194,8 @@ def _active(lattice: Lattice, state: MapState, block: Tensor, slot: Tensor, shot
     touched = torch.zeros(spare + 1, dtype=torch.bool, device=slot.device).index_fill(0, slot.view(-1), True)
     small = shot.intrinsics / 16
     height, width = (-(-side // 16) for side in shot.depth.shape)
-    centre = (block + 0.5) * lattice.block_size_m
-    seen = pixels(centre.to(shot.depth.dtype), small, shot.world_from_camera, height, width, margin=2)
+    centre = transform(inverse_rigid(shot.world_from_camera), (block + 0.5) * lattice.block_size_m)
+    seen = pixels(*centre.unbind(-1), small, height, width, margin=2)
     radius_m = lattice.block_size_m * 3**0.5 / 2
     touched = touched | (state.live & visible_blocks(seen, radius_m, shot.depth) & shot.trusted)
     touched[spare] = False
@@ -244,30 +247,42 @@ def _average(how: Write, old: Present, seen: Pixels, shot: Shot) -> Present:
     band_m = how.sampling.band_m
     depth = shot.depth[seen.row, seen.column]
     distance = depth - seen.z
-    hit = (seen.inside & (depth > 0) & (distance > -band_m) & shot.trusted).view(old.value.shape)
-    value = distance.clamp(max=band_m).view(old.value.shape)
+    hit = seen.inside & (depth > 0) & (distance > -band_m) & shot.trusted
+    value = distance.clamp(max=band_m)
     slow = torch.where(hit, (old.slow * old.precision + value) / (old.precision + 1), old.slow)
     return Present(slow, old.precision + hit, slow, old.left, hit)
 
 
-def _colour(how: Write, colour: Tensor, rays: Rays, keys: Keys, at: Tensor, weight: Tensor) -> Tensor:
-    """Colours of the samples nearest the surface, each at its nearest vertex, averaged with the last few frames'."""
-    capacity, R = len(colour), len(weight)
+def _colour(
+    how: Write, state: MapState, room: Allocation, active: _Active, rays: Rays, keys: Keys, slot: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Colours [R, 4] of the samples nearest the surface, averaged with the last few frames', and their vertices [R].
+
+    Each goes to its sample's nearest vertex; rays that share one bring the same colour, that of them all.
+
+    Shapes: slot [8, P], of the corners' blocks; weight [R].
+    """
+    R, spare = len(weight), len(state.live) - 1
     middle = slice((how.sampling.samples // 2 - 1) * R, how.sampling.samples // 2 * R)
-    at = at[:, middle].gather(0, keys.weight[:, middle].argmax(0, keepdim=True))[0]
+    corner = keys.weight[:, middle].argmax(0, keepdim=True)
+    slot, vertex = (part[:, middle].gather(0, corner)[0] for part in (slot, keys.vertex))
+    at = active.local[slot] * BLOCK + vertex
     red, green, blue = (weight * channel for channel in rays.colour.unbind(-1))
 
-    def summed(a: Tensor, b: Tensor) -> Tensor:
-        sums = torch.zeros((capacity + 1) * BLOCK, dtype=torch.complex64, device=at.device)
-        return torch.view_as_real(sums.scatter_add(0, at, torch.complex(a, b)).view(-1, BLOCK)[:capacity])
+    def summed(a: Tensor, b: Tensor) -> list[Tensor]:
+        sums = torch.zeros((len(active.slot) + 1) * BLOCK, dtype=torch.complex64, device=at.device)
+        return [*torch.view_as_real(sums.scatter_add(0, at, torch.complex(a, b))[at]).unbind(-1)]
 
-    new = torch.cat([summed(red, green), summed(blue, weight)], -1)
-    hit, kept = new[..., 3] > 0, colour[..., 3] * COLOUR_KEPT
-    total = kept + new[..., 3]
-    share = 1 / total.clamp(min=1e-9)
-    mixed = torch.addcmul(colour * (kept * share)[..., None], new, share[..., None])
-    mixed[..., 3] = total
-    return torch.where(hit[..., None], mixed, colour)
+    new = torch.stack(summed(red, green) + summed(blue, weight), -1)
+    fresh = torch.zeros(spare + 1, dtype=torch.bool, device=at.device).index_fill(0, room.slot, True)[slot]
+    slot = torch.where(at < len(active.slot) * BLOCK, slot, spare)
+    place = slot * BLOCK + vertex
+    old = torch.where(fresh[:, None], 0, state.colour.view(-1, 4)[place])
+    kept = old[:, 3] * COLOUR_KEPT
+    total = kept + new[:, 3]
+    mixed = (old * kept[:, None] + new) / total.clamp(min=1e-9)[:, None]
+    mixed[:, 3] = total
+    return torch.where(new[:, 3] > 0, place, spare * BLOCK), mixed
 
 
 COLOUR_KEPT = 0.9  # share of the colours' evidence that survives a frame that looks there

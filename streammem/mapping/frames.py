@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from streammem.geometry import inverse_rigid, transform
-
 
 class Shot(NamedTuple):
     """A depth frame with a pose, without a batch."""
@@ -20,23 +18,19 @@ class Shot(NamedTuple):
 
 
 class Pixels(NamedTuple):
-    """Where P points of the world fall in a picture."""
+    """Where points fall in a picture; all of one shape."""
 
-    row: Tensor  # [P] int64, clamped into the picture
-    column: Tensor  # [P] int64
-    z: Tensor  # [P] metres in front of the camera
-    stretch: Tensor  # [P] metres along the ray for each metre of z
-    inside: Tensor  # [P] bool
+    row: Tensor  # int64, clamped into the picture
+    column: Tensor  # int64
+    z: Tensor  # metres in front of the camera
+    stretch: Tensor  # metres along the ray for each metre of z
+    inside: Tensor  # bool
 
 
-def pixels(
-    points: Tensor, intrinsics: Tensor, world_from_camera: Tensor, height: int, width: int, margin: int = 0
-) -> Pixels:
-    """The nearest pixel of points [P, 3], inside if it is in the picture or `margin` pixels around it."""
-    local = transform(inverse_rigid(world_from_camera), points)
-    z = local[:, 2]
+def pixels(x: Tensor, y: Tensor, z: Tensor, intrinsics: Tensor, height: int, width: int, margin: int = 0) -> Pixels:
+    """The nearest pixel of points in the camera's frame, inside if in the picture or `margin` pixels around it."""
     safe = z.clamp(min=1e-3)
-    x, y = local[:, 0] / safe, local[:, 1] / safe
+    x, y = x / safe, y / safe
     column = (x * intrinsics[0, 0] + intrinsics[0, 2]).round()
     row = (y * intrinsics[1, 1] + intrinsics[1, 2]).round()
     inside = (z > 0.05) & (column >= -margin) & (column < width + margin) & (row >= -margin) & (row < height + margin)

@@ -12,6 +12,8 @@ from streammem.mapping.keys import SIDE
 from streammem.mapping.retention import Present, Retention, yielded
 from streammem.mapping.tokens import Rays, Sampling
 
+INF = float("inf")
+
 
 @dataclass(frozen=True)
 class FreeSpace:
@@ -56,12 +58,14 @@ def clear(
 
     Also returns the vertices that are passed with all their neighbours, [A, 512] bool.
 
-    Shapes: old [A, 512]; seen [A 512]; depth [h, w] with 0 where unknown.
+    Shapes: old, seen [A, 512]; depth [h, w] with 0 where unknown.
     """
-    far = depth[seen.row, seen.column]
-    ahead = (far - sampling.noise.sigma(far) - seen.z) * seen.stretch
-    bound = (ahead * _incidence_at(rays, sampling.stride_px, seen)).clamp(max=top_m).view(old.value.shape)
-    passed = (seen.inside & (far > 0) & (ahead > sampling.band_m)).view(old.value.shape)
+    surely = torch.where(depth > 0, depth - sampling.noise.sigma(depth), -INF)
+    picture = torch.complex(surely, _incidence(rays, sampling.stride_px, depth.shape)).view(-1)
+    there = picture[seen.row * depth.shape[1] + seen.column]  # one gather for both
+    ahead = (there.real - seen.z) * seen.stretch
+    bound = (ahead * there.imag).clamp(max=top_m)
+    passed = seen.inside & (ahead > sampling.band_m)
     hit = passed & (old.precision > 0) & (old.value < bound)
     evidence = how.strength / keep.frame_noise_m**2
     rise = torch.where(hit, evidence / (old.precision + evidence), 0)
@@ -80,16 +84,22 @@ def clear(
 
 def inner(passed: Tensor) -> Tensor:
     """Vertices [A, 512] that are passed with all their neighbours in the block, the diagonal ones too."""
-    cube = passed.view(-1, 1, SIDE, SIDE, SIDE).to(torch.float32)
-    return (-F.max_pool3d(-cube, 3, 1, 1)).view(passed.shape) > 0
+    cube = passed.view(-1, SIDE, SIDE, SIDE)
+    for axis in (1, 2, 3):
+        beside = cube.narrow(axis, 1, SIDE - 1) & cube.narrow(axis, 0, SIDE - 1)  # each vertex with the next
+        middle = beside.narrow(axis, 1, SIDE - 2) & beside.narrow(axis, 0, SIDE - 2)
+        cube = torch.cat([beside.narrow(axis, 0, 1), middle, beside.narrow(axis, SIDE - 2, 1)], axis)
+    return cube.view(passed.shape)
 
 
-def _incidence_at(rays: Rays, stride_px: int, seen: Pixels) -> Tensor:
-    """The least incidence around a pixel, from the rays' grid: a bound must not be too large."""
+def _incidence(rays: Rays, stride_px: int, size: tuple[int, int]) -> Tensor:
+    """The least incidence around each pixel [h, w], from the rays' grid: a bound must not be too large."""
     grid = -F.max_pool2d(-rays.incidence.view(1, 1, *rays.grid), 3, 1, 1)[0, 0]
-    row = ((seen.row - rays.phase[0]) / stride_px).round().long().clamp(0, rays.grid[0] - 1)
-    column = ((seen.column - rays.phase[1]) / stride_px).round().long().clamp(0, rays.grid[1] - 1)
-    return grid[row, column]
+    row, column = (
+        ((torch.arange(side, device=grid.device) - first) / stride_px).round().long().clamp(0, most - 1)
+        for side, first, most in zip(size, rays.phase, rays.grid)
+    )
+    return grid[row[:, None], column]
 
 
 def visible_blocks(seen: Pixels, radius_m: float, depth: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from streammem.errors import ConfigError
+from streammem.geometry import inverse_rigid, transform
 
 SIDE = 8  # vertices along a block
 BLOCK = SIDE**3  # vertices in a block
@@ -93,9 +94,18 @@ class Lattice:
 
     def vertices(self, block: Tensor) -> Tensor:
         """Vertex positions [A, 512, 3] of blocks [A, 3], metres in the world."""
-        i = torch.arange(SIDE, device=block.device)
-        inner = torch.stack(torch.meshgrid(i, i, i, indexing="ij"), -1).view(BLOCK, 3)
-        return (block[:, None] * SIDE + inner) * self.voxel_size_m
+        return block[:, None] * self.block_size_m + self._inner(block.device)
+
+    def seen_from(self, world_from_camera: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The vertices of blocks [A, 3] in a camera's frame: x, y, z, [A, 512] each."""
+        first = transform(inverse_rigid(world_from_camera), block * self.block_size_m)
+        inner = self._inner(block.device) @ world_from_camera[:3, :3]
+        return tuple(first[:, i, None] + inner[:, i] for i in range(3))
+
+    def _inner(self, device) -> Tensor:
+        """Vertices [512, 3] of a block from its first."""
+        i = torch.arange(SIDE, device=device) * self.voxel_size_m
+        return torch.stack(torch.meshgrid(i, i, i, indexing="ij"), -1).view(BLOCK, 3)
 
     def _address(self, corner: Tensor) -> tuple[Tensor, Tensor]:
         """Per-axis parts of cell and vertex indices; corner [C, 3, P] int64."""
