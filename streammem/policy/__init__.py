@@ -1,0 +1,1 @@
+"""Policies that remember: what a robot saw, in what it does."""
