@@ -13,6 +13,9 @@ from streammem.errors import CheckpointError
 from streammem.recon import blocks, golden
 from streammem.recon.config import PRESETS
 from streammem.recon.model import ReconModel
+from streammem.recon.update import Confidence, Replace
+from streammem.stream import Stream
+from streammem.types import Frame
 
 GOLDEN = ROOT.parent / "shared" / "golden"
 RUNS = golden.runs(GOLDEN) if GOLDEN.is_dir() else []
@@ -148,3 +151,23 @@ def test_a_run_that_is_not_there_is_named(folder, tmp_path):
         golden.run("magic", folder)
     with pytest.raises(CheckpointError, match="meta.json"):
         golden.runs(tmp_path)
+
+
+@pytest.mark.parametrize("name, rule", [("tiny_linear.ttt3r_reset", Confidence()), ("tiny_linear.cut3r", Replace())])
+def test_a_stream_gives_the_reference(folder, name, rule):
+    """Through the public door: resets come before the frame, so those of the reference are a frame later here."""
+    about = json.loads((folder / "meta.json").read_text())["runs"][name]
+    model, wanted = golden.keyed("tiny_linear", 20250926), load_file(folder / f"{name}.safetensors")
+    model.update, images = rule, golden.inputs(folder, "tiny_linear", "cpu")["image"][about["views"]]
+    yes, time = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
+    stream, readouts = Stream(model), []
+    for image, before in zip(images, [False, *about["reset"][:-1]]):
+        readouts.append(stream.step(Frame(image[None], None, None, None, time, yes, yes & before)))
+    for ours, theirs in (
+        ("pose", "camera_pose"),
+        ("points_world", "pts3d_in_other_view"),
+        ("confidence_world", "conf"),
+    ):
+        made = torch.cat([getattr(x, ours) for x in readouts])
+        assert (made - wanted[theirs]).norm() < 1e-4 * wanted[theirs].norm()
+    assert (stream.snapshot().inner.tokens - wanted["state_after"][-1:]).abs().max() < 5e-4
