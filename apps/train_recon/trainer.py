@@ -21,7 +21,7 @@ from .settings import ReconTrainSettings
 SCHEMA = 1
 PLACE = 2.5  # of the vector in the channels that turn by a radian a patch: one patch further weighs about e^-2
 LEVEL = 1.2  # in those that turn slowly, against each other: the mean logit begins near -0.7, a gate of a third
-WEIGHTS = {"camera": 1.0, "world": 1.0, "translation": 4.0, "rotation": 8.0, "colour": 0.1}
+WEIGHTS = {"camera": 1.0, "world": 1.0, "translation": 2.0, "rotation": 4.0, "colour": 0.1}
 
 
 class ReconTrainer:
@@ -128,7 +128,7 @@ def initialise(model: ReconModel) -> None:
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
     nn.init.normal_(model.register_tokens.weight, std=1.5)
-    nn.init.normal_(model.patch_embed.proj.weight, std=0.3)
+    nn.init.normal_(model.patch_embed.proj.weight, std=4 / model.patch_embed.proj.weight[0].numel() ** 0.5)
     nn.init.zeros_(model.patch_embed.proj.bias)
     for block in (*model.enc_blocks, *model.dec_blocks, *model.dec_blocks_state):
         for last in (block.attn.proj, block.mlp.fc2):
