@@ -9,7 +9,7 @@ import torch
 from streammem.errors import ConfigError, SourceError
 from streammem.policy.tasks import arm as arms
 from streammem.policy.tasks import recall as recalls
-from streammem.policy.tasks.episodes import Episodes, EpisodeStream, load, record
+from streammem.policy.tasks.episodes import Episodes, EpisodeStream, joined, load, record
 from streammem.policy.tasks.recall import Recall, RecallTask
 
 TAG, WAYPOINT, FLAGS = slice(13, 37), slice(37, 40), slice(40, 43)
@@ -170,7 +170,7 @@ def test_a_task_that_makes_no_sense_is_refused(options):
 @pytest.fixture(scope="module")
 def demonstrations() -> Episodes:
     short, long = RecallTask(items=1, delay=7, queries=1), RecallTask(items=2, delay=20, queries=1)
-    return record(short, 3, 0).joined(record(long, 5, 1))
+    return joined([record(short, 3, 0), record(long, 5, 1)])
 
 
 def each(episodes):

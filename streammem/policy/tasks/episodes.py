@@ -12,7 +12,7 @@ The file is a plain `.npz`, all episodes one after the other along the first axi
 
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -42,17 +42,19 @@ class Episodes(NamedTuple):
         """Steps of each, [E]."""
         return self.start.diff()
 
-    def joined(self, other: "Episodes") -> "Episodes":
-        """These and those."""
-        steps = [torch.cat([getattr(self, name), getattr(other, name)]) for name in FIELDS]
-        return Episodes(*steps, torch.cat([self.start, self.start[-1] + other.start[1:]]))
-
     def save(self, path, about: dict | None = None) -> None:
         """Writes the file that this module's first lines describe."""
         arrays = {name: x.numpy() for name, x in self._asdict().items()}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "wb") as file:
             np.savez_compressed(file, about=json.dumps(about or {}), **arrays)
+
+
+def joined(parts: Sequence[Episodes]) -> Episodes:
+    """The episodes of all of them, in order."""
+    steps = [torch.cat([getattr(part, name) for part in parts]) for name in FIELDS]
+    lengths = torch.cat([part.lengths for part in parts])
+    return Episodes(*steps, torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))
 
 
 def load(path) -> Episodes:
@@ -84,8 +86,8 @@ def record(task: RecallTask, episodes: int, seed: int, noise: float = 0.25, arm=
     seen, rows, drift = recall.reset(), [], torch.zeros(episodes, 3)
     while not recall.done:
         action = recall.expert()
-        weight, time_s = torch.full((episodes,), seen.weight), torch.full((episodes,), seen.time_s).double()
-        rows.append((seen.observation, action, seen.confidence, weight, time_s))
+        weight = torch.full((episodes,), seen.weight)
+        rows.append((seen.observation, action, seen.confidence, weight, seen.time_s))
         drift = 0.9 * drift + 0.44 * noise * torch.randn(episodes, 3, generator=g)
         seen = recall.step(action + drift)
     steps = [torch.stack(part, 1).flatten(0, 1) for part in zip(*rows)]

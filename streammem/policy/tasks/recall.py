@@ -47,7 +47,7 @@ class Seen(NamedTuple):
     observation: Tensor  # [B, 43]
     confidence: Tensor  # [B] 1 where a thing is being taught and its tag is seen, 0 elsewhere
     weight: float  # of this step in the loss: 0 taught, 0.3 at work, 1 asked
-    time_s: float
+    time_s: Tensor  # [B] float64, since the episode began
 
 
 class Phase(NamedTuple):
@@ -219,7 +219,8 @@ class Recall:
         error = (error * (10 if task.mode == "place" else 60)).clamp(-3, 3)
         observation = torch.cat([position, velocity, error, tag, waypoint, flags], 1)
         weight = {"teach": 0.0, "work": 0.3, "query": 1.0}[name]
-        return Seen(observation, confidence, weight, self.t * STEP_S)
+        time_s = torch.full((self.batch,), self.t * STEP_S, dtype=torch.float64)
+        return Seen(observation, confidence, weight, time_s)
 
     def _inside(self, count: int) -> Tensor:
         """Random places in the box, [B, count, 3]."""

@@ -1,0 +1,158 @@
+"""Behaviour cloning that can be stopped anywhere: everything the next step depends on is in one file."""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from streammem import config, store, tree
+from streammem.errors import CheckpointError, ConfigError
+from streammem.policy.tasks.episodes import Episodes, EpisodeStream, Segment, joined, record
+from streammem.policy.tasks.recall import RecallTask
+
+from .model import made
+from .rollout import rolled
+from .settings import PolicyTrainSettings, Stage
+
+SCHEMA = 1
+UNSEEN = 1 << 24  # seeds from here on are for judging
+
+
+class PolicyTrainer:
+    """A policy and its optimiser, `step` steps on their way. A step is one turn of whole episodes.
+
+    losses: (step, mean loss since the entry before); scores: (step, success by history).
+    """
+
+    def __init__(self, settings: PolicyTrainSettings):
+        torch.manual_seed(settings.seed)
+        self.settings, self.model = settings, made(settings.policy)
+        self.optimiser = torch.optim.AdamW(self.model.parameters(), settings.rate, weight_decay=settings.weight_decay)
+        self.step = 0
+        self.losses: list[tuple[int, float]] = []
+        self.scores: list[tuple[int, dict[str, float]]] = []
+        self._since: list[float] = []  # losses since the last entry
+        self._stream: tuple[int, EpisodeStream] | None = None  # of which stage, and its episodes
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.step >= self.settings.steps
+
+    def advance(self) -> float:
+        """One turn: its segments one after the other, the state carried, the gradient cut; returns the mean loss.
+
+        Each segment is a step of the optimiser.
+
+        Raises: ConfigError where the loss is not finite.
+        """
+        s, stage = self.settings, self.settings.stage(self.step)
+        g = torch.Generator().manual_seed((s.seed << 32) + self.step)
+        torch.manual_seed((s.seed << 32) + self.step)  # of the noise in the gates
+        self.model.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate_at(s, self.step)
+        state, losses = self.model.init_state(s.stages[stage].batch), []
+        for segment in self._episodes(stage).turn(g):
+            state, loss = self._learned(state, segment)
+            losses.append(loss)
+            state = tree.map(Tensor.detach, state)
+        self.step += 1
+        self._since.append(sum(losses) / len(losses))
+        if not math.isfinite(self._since[-1]):
+            raise ConfigError(f"the loss of step {self.step} is {self._since[-1]}; wanted a lower rate")
+        return self._since[-1]
+
+    def evaluate(self) -> dict[str, float]:
+        """Success in episodes that nobody is trained on, entered beside the mean loss since the last time."""
+        s = self.settings
+        self.model.eval()
+        found = {}
+        for delay in s.evaluate_delay:
+            task = RecallTask(s.mode, delay=delay)
+            found[f"history {task.history}"] = (
+                rolled(self.model, task, s.evaluate_on, UNSEEN).success.float().mean().item()
+            )
+        if self._since:
+            self.losses.append((self.step, sum(self._since) / len(self._since)))
+            self._since = []
+        self.scores.append((self.step, found))
+        return found
+
+    def save(self, path: Path) -> None:
+        """Writes everything, or nothing."""
+        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
+        for index, entry in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{name}": x for name, x in entry.items()}
+        note = {"step": self.step, "since": self._since, "losses": self.losses, "scores": self.scores}
+        notes = {"settings": json.dumps(config.plain(self.settings)), "progress": json.dumps(note)}
+        store.save(path, tensors, schema=SCHEMA, rule="policy", notes=notes)
+
+    def load(self, path: Path) -> None:
+        """Goes on where `save` was called: the steps that follow are those that would have followed.
+
+        Raises: CheckpointError where the file is not whole, or of another run.
+        """
+        stored = store.load(path, schema=SCHEMA, rule="policy")
+        if json.loads(stored.notes["settings"]) != json.loads(json.dumps(config.plain(self.settings))):
+            raise CheckpointError(f"{path} is of a run with other settings; wanted those it began with")
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, x in stored.tensors.items():
+            head, _, rest = name.partition(".")
+            if head == "optimiser":
+                index, _, part = rest.partition(".")
+                moments.setdefault(int(index), {})[part] = x
+        self.model.load_state_dict(
+            {k.removeprefix("model."): x for k, x in stored.tensors.items() if k.startswith("model.")}
+        )
+        self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
+        progress = json.loads(stored.notes["progress"])
+        self.step, self._since = progress["step"], progress["since"]
+        self.losses, self.scores = ([(step, x) for step, x in progress[name]] for name in ("losses", "scores"))
+
+    def _learned(self, state, segment: Segment):
+        """One step of the optimiser; returns (state, loss). A segment that does not count only writes."""
+        said = self.model.sequence(state, segment.observation, segment.confidence, segment.time_s)
+        if not (segment.weight.any() or self.settings.write_cost):
+            return said.state, 0.0
+        loss = cloned(said.action, segment)
+        cost = self.settings.write_cost_at(self.step) * said.cost
+        self.optimiser.zero_grad()
+        (loss + cost).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        self.optimiser.step()
+        return said.state, loss.item()
+
+    def _episodes(self, stage: int) -> EpisodeStream:
+        """The demonstrations of a stage, recorded when it begins."""
+        if self._stream is None or self._stream[0] != stage:
+            s = self.settings.stages[stage]
+            episodes = demonstrations(self.settings, s, self.settings.seed * 1000 + stage)
+            self._stream = stage, EpisodeStream(episodes, s.batch, s.segment)
+        return self._stream[1]
+
+
+def demonstrations(settings: PolicyTrainSettings, stage: Stage, seed: int) -> Episodes:
+    """What the expert shows in a stage: group by group, one number of items and one delay each."""
+    g, groups = torch.Generator().manual_seed(seed), []
+    for i in range(stage.groups):
+        items, delay = (int(torch.randint(low, high + 1, (), generator=g)) for low, high in (stage.items, stage.delay))
+        task = RecallTask(settings.mode, items=items, delay=delay)
+        groups.append(record(task, settings.recorded, seed * 10_000 + i))
+    return joined(groups)
+
+
+def cloned(action: Tensor, segment: Segment) -> Tensor:
+    """Mean over the steps that count of the squared error, weighted; 0 where none counts."""
+    error = (action - segment.action).square().mean(-1)
+    return (error * segment.weight).sum() / segment.weight.sum().clamp_min(1e-9)
+
+
+def rate_at(s: PolicyTrainSettings, step: int) -> float:
+    """Learning rate: linear to its highest, then half a cosine down to a hundredth at the last step."""
+    if step < s.warm_up:
+        return s.rate * (step + 1) / s.warm_up
+    share = (step - s.warm_up) / max(1, s.steps - s.warm_up)
+    return s.rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))

@@ -1,0 +1,79 @@
+"""Policies for the recall task: what makes one, and one in a file."""
+
+import inspect
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from streammem import store
+from streammem.errors import CheckpointError, ConfigError
+from streammem.policy.encoders import VectorEncoder
+from streammem.policy.gate import GATES
+from streammem.policy.gated_memory import GatedMemory
+from streammem.policy.heads import RegressionHead
+from streammem.policy.memory_policy import MemoryPolicy
+from streammem.policy.tasks.recall import ACTION, OBSERVATION
+from streammem.rules import RULES
+
+SCHEMA = 1
+Options = dict[str, int | float | bool | str]
+PLACE = Path(__file__).parent / "place.safetensors"  # the place task with the given confidence; knows nothing else
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a policy for the recall task is made of, in plain numbers and names.
+
+    rule, gate: names of the catalogues, with arguments of each. heads, key, value: of the memory. width: of the token
+    that an observation becomes. hidden: of the action head. most: the highest rate of a write.
+
+    Raises: ConfigError for a name or an argument that there is not.
+    """
+
+    rule: str = "delta"
+    rule_options: Options = field(default_factory=dict)
+    gate: str = "given"
+    gate_options: Options = field(default_factory=dict)
+    heads: int = 2
+    key: int = 32
+    value: int = 32
+    width: int = 64
+    hidden: int = 128
+    most: float = 1.0
+
+    def __post_init__(self):
+        for kind, catalogue in (("rule", RULES), ("gate", GATES)):
+            name = getattr(self, kind)
+            if name not in catalogue:
+                raise ConfigError(f"no {kind} {name!r}; known: {', '.join(catalogue)}")
+            known = inspect.signature(catalogue[name]).parameters
+            for option in getattr(self, f"{kind}_options"):
+                if option not in known:
+                    raise ConfigError(f"{option} is no option of {name}; it has {', '.join(known) or 'none'}")
+
+    def made(self) -> MemoryPolicy:
+        """The policy, untrained."""
+        rule = RULES[self.rule](**self.rule_options)
+        gate = GATES[self.gate](self.width, self.heads, **self.gate_options)
+        memory = GatedMemory(self.width, gate, rule, (self.key, self.value), most=self.most)
+        head = RegressionHead(2 * self.width, ACTION, self.hidden)
+        return MemoryPolicy(VectorEncoder(OBSERVATION, self.width), memory, head)
+
+
+def save(path, policy: MemoryPolicy, recipe: Recipe, source: str) -> None:
+    """Writes the weights and the recipe. source: the command that trained them."""
+    notes = {"recipe": json.dumps(asdict(recipe)), "source": source}
+    store.save(path, policy.state_dict(), schema=SCHEMA, rule=recipe.rule, notes=notes)
+
+
+def load(path=PLACE) -> MemoryPolicy:
+    """A trained policy, ready to act: that of the package where no path is given.
+
+    Raises: CheckpointError where the file is missing, damaged, or of something else.
+    """
+    stored = store.load(path, schema=SCHEMA)
+    if "recipe" not in stored.notes:
+        raise CheckpointError(f"{path}: no policy of the recall task; wanted what streammem train-policy writes")
+    policy = Recipe(**json.loads(stored.notes["recipe"])).made()
+    policy.load_state_dict(stored.tensors)
+    return policy.eval()
