@@ -71,7 +71,8 @@ class VectorEncoder(nn.Module):
 class ImageEncoder(nn.Module):
     """A small convolutional encoder: stages of stride 2, and what is left as one token, where things are included.
 
-        c = norm(silu(conv(c))), stage by stage;  x = W [expected u, v and mean of each channel]
+        c = silu(norm(conv(c))), stage by stage
+        share = softmax(sharpness c) over the pixels of a channel;  x = W [expected u, expected v, mean of each channel]
 
     Shapes: [..., 3, h, w] with h, w >= 2^stages -> [..., 1, D].
     Source: expected positions of channels (spatial softmax), Levine et al. 2016, arXiv:1504.00702.
@@ -87,6 +88,7 @@ class ImageEncoder(nn.Module):
             nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.GroupNorm(1, b), nn.SiLU())
             for a, b in zip(widths, widths[1:])
         )
+        self.sharpness = nn.Parameter(torch.tensor(4.0))
         self.out = nn.Linear(3 * widths[-1], dim)
 
     def forward(self, observation: Observation) -> Tensor:
@@ -95,7 +97,7 @@ class ImageEncoder(nn.Module):
         for stage in self.stages:
             c = stage(c)
         h, w = c.shape[-2:]
-        share = c.flatten(-2).softmax(-1).unflatten(-1, (h, w))
+        share = (self.sharpness * c).flatten(-2).softmax(-1).unflatten(-1, (h, w))
         v = torch.linspace(-1, 1, h, dtype=c.dtype, device=c.device)
         u = torch.linspace(-1, 1, w, dtype=c.dtype, device=c.device)
         parts = [share.sum(-2) @ u, share.sum(-1) @ v, c.mean((-2, -1))]  # each [n, channels]

@@ -5,6 +5,7 @@ frames at once, and `rate`, which goes from frame to frame where the gate has a 
 """
 
 import abc
+import math
 from typing import NamedTuple
 
 import torch
@@ -143,7 +144,7 @@ class HardConcrete(WriteGate):
         else:
             s = logits.sigmoid()
         share = (s * (self.zeta - self.gamma) + self.gamma).clamp(0, 1)
-        shift = self.beta * torch.tensor(-self.gamma / self.zeta).log().item()
+        shift = self.beta * math.log(-self.gamma / self.zeta)
         return state, Ruled(share, (logits - shift).sigmoid())
 
 

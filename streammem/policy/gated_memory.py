@@ -6,13 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from streammem import tree
-from streammem.errors import ConfigError
+from streammem.errors import ConfigError, NoKernel
 from streammem.memory.retention import Keep
 from streammem.memory.rule import Rule
 from streammem.nn.initial import initial, on_simplex, retention_of
 from streammem.nn.memory_layer import MemoryLayer
 from streammem.policy.gate import Ruled, WriteGate
+from streammem.rules import KDN, Comba
 from streammem.types import Gates, Tokens
+
+APART = (Comba, KDN)  # Comba corrects the queries of a chunk by its keys; KDN ages in a frame that is shut out
 
 
 class GatedState(NamedTuple):
@@ -135,6 +138,8 @@ class GatedMemory(nn.Module):
             return self._stepped(state, frames, timed, query)
         if self.gate.asks:
             raise ConfigError(f"chunk is {chunk} and {type(self.gate).__name__} asks the memory; wanted chunk=None")
+        if isinstance(self.rule, APART):
+            raise NoKernel(f"chunks of {self.rule} are not its frames written apart from reading; wanted chunk=None")
         gate, ruled = self._ruled_all(state.gate, frames.logits, timed)
         idle_s, kept, fades = state.idle_s, [], []
         for t in range(query.shape[1]):
@@ -191,5 +196,5 @@ class GatedMemory(nn.Module):
         return Gates(self.most * rate * self._kept(late_s) / rate.shape[-2], retention, momentum)
 
     def _out(self, y: Tensor) -> Tensor:
-        """[..., H, N, V] -> [..., N, D]."""
-        return self.layer.out(y.transpose(-3, -2).flatten(-2))
+        """[..., H, N, V] -> [..., N, D]; a memory about to diverge says nothing, and not infinity."""
+        return self.layer.out(torch.where(y.isfinite(), y, 0.0).transpose(-3, -2).flatten(-2))
