@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     )
     add = parser.add_argument
     add("rule", nargs="*", help="say all of these; nothing: a line each of all")
-    add("--markdown", action="store_true", help="print the table of the README")
+    add("--markdown", action="store_true", help="print the table as markdown")
     for name, width in Widths()._asdict().items():
         add(f"--{name}", type=int, default=width, help="width (default: %(default)s)")
     said = parser.parse_args(argv)
