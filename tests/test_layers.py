@@ -45,6 +45,9 @@ DOORS = {  # dependency: who may import it
     "kornia": ["streammem/geometry.py"],
     "safetensors": ["streammem/store.py", "streammem/recon/weights.py", "streammem/recon/golden.py"],
     "triton": ["streammem/kernels/"],
+    "gymnasium": ["streammem/policy/gym.py", "streammem/policy/tasks/", "apps/examples/"],
+    "mujoco": ["streammem/policy/tasks/"],
+    "rclpy": ["apps/examples/"],
     "tqdm": ["apps/"],
 }
 NO_NAMES = {"utils", "helpers", "misc", "common", "base", "core", "manager", "handler"}
