@@ -27,6 +27,7 @@ CASES = {  # name: (module, case in it, what it shows); a module is imported whe
     "targets": ("targets", "TARGETS", "the rules' published and derived figures, and one setting for seven streams"),
     "mqar": ("mqar", "MQAR", "small models trained to recall 16 to 64 pairs, one for each rule"),
     "gating": ("gating", "GATING", "update rules of the colour-only network on streams longer than in training"),
+    "policy": ("policy", "POLICY", "policies with and without a memory after up to 8,000 steps of history"),
 }
 
 

@@ -102,7 +102,27 @@ class Gating:
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     sequences: int = 12
     walks: tuple[str, ...] = ("wander", "round")
+    known: bool = True  # walks through the room that the network was trained in; else rooms it has never seen
     weights: str | None = None  # None: those of the package
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Policies in the loop: case policy."""
+
+    policies: tuple[str, ...] = ()  # by name; none named: all
+    modes: tuple[str, ...] = ("place", "weigh")
+    seeds: int = 5
+    episodes: int = 100  # of a cell and a seed, of three questions each
+    histories: tuple[int, ...] = (170, 620, 2120, 8000)
+    items: tuple[int, ...] = (3, 6, 12, 20)
+    items_delay: int = 200
+    false_confidence: tuple[float, ...] = (0.01, 0.1)
+    longer: float = 1.0  # times the steps of training,
+    baselines_longer: float = 10.0  # and of that, of what is not ours
+    timed: tuple[str, ...] = ("delta", "memoryless", "GRU", "window 64", "event buffer")
+    repeats: int = 1000  # timed steps
+    full: bool = True  # whether figures are held to what the whole training reaches
 
 
 @dataclass(frozen=True)
@@ -119,6 +139,7 @@ class Workload:
     targets: Targets = field(default_factory=Targets)
     mqar: Mqar = field(default_factory=Mqar)
     gating: Gating = field(default_factory=Gating)
+    policy: Policy = field(default_factory=Policy)
     retention: tuple[float, ...] = (
         1,
         3,
