@@ -60,7 +60,7 @@ class Scores(NamedTuple):
 
 def clips(told: Gating, walk: str) -> Clips:
     """Sequences of unseen rooms, side by side."""
-    made = [rendered(FIRST + i, max(told.lengths), 48, 64, walk) for i in range(told.sequences)]
+    made = [rendered(FIRST + i, max(told.lengths), 48, 64, walk, told.known) for i in range(told.sequences)]
     return Clips(*(torch.cat(part) for part in list(zip(*made))[:3]), made[0].intrinsics)
 
 

@@ -30,7 +30,8 @@ class DataSettings:
     height: int = 48
     width: int = 64
     wandering: float = 0.6  # share of sequences whose camera wanders; the others go round
-    seed: int = 0  # of the first room
+    known: bool = False  # all in the room of `synthetic`, instead of each in a room of its own
+    seed: int = 0  # of the first sequence
 
     def __post_init__(self):
         if min(self.sequences, self.frames, self.height, self.width) < 1 or not 0 <= self.wandering <= 1:
@@ -91,7 +92,7 @@ def _render(settings: DataSettings, folder: Path) -> None:
         )
     )
     for row in trange(n, desc="rooms", mininterval=10):
-        clip = rendered(settings.seed + row, t, h, w, WALKS[row >= settings.wandering * n])
+        clip = rendered(settings.seed + row, t, h, w, WALKS[row >= settings.wandering * n], settings.known)
         images[row] = (clip.image[0] * 127.5 + 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
         depths[row], poses[row] = clip.depth[0].numpy(), clip.world_from_camera[0].numpy()
     for array in (images, depths, poses):
@@ -99,9 +100,9 @@ def _render(settings: DataSettings, folder: Path) -> None:
     (folder / "whole").touch()
 
 
-def rendered(seed: int, frames: int, height: int, width: int, walk: str) -> Clips:
+def rendered(seed: int, frames: int, height: int, width: int, walk: str, known: bool = False) -> Clips:
     """One sequence of one room, [1, T, ...]."""
-    room = RandomRoom(seed, height, width, walk)
+    room = RandomRoom(seed, height, width, walk, known)
     views = [room.render(i) for i in range(frames)]
     return Clips(
         torch.stack([view.colour.permute(2, 0, 1) * 2 - 1 for view in views])[None],

@@ -167,7 +167,7 @@ def rate_at(s: ReconTrainSettings, step: int) -> float:
 def unseen(s: ReconTrainSettings) -> Clips:
     """Sequences of rooms that are not trained on, both walks in turn."""
     d = s.data
-    clips = [rendered(UNSEEN + i, d.frames, d.height, d.width, WALKS[i % 2]) for i in range(s.evaluate_on)]
+    clips = [rendered(UNSEEN + i, d.frames, d.height, d.width, WALKS[i % 2], d.known) for i in range(s.evaluate_on)]
     return Clips(*(torch.cat(part) for part in list(zip(*clips))[:3]), clips[0].intrinsics)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.geometry import Camera
+from streammem.sources.room import REMOVABLE, furnished_room
 from streammem.sources.scene import Box, Cylinder, Rendering, Room, Scene, Solid, Sphere
 from streammem.sources.synthetic import FOCAL
 from streammem.sources.texture import PATTERNS, Texture
@@ -22,17 +23,19 @@ class RandomRoom:
     walk: "wander" stays within about half a metre and turns to and fro within 50 degrees or so, for ever, so that late
     frames are no further from the first than early ones; "round" goes round the middle and looks across it.
 
+    known: the room is that of `synthetic`, whatever the seed; only the walk is its own.
+
     World axes: z up, the floor at z = 0. Units: metres. Frame i depends on the arguments and i alone.
 
     Raises: ConfigError for an unknown walk.
     """
 
-    def __init__(self, seed: int, height: int = 48, width: int = 64, walk: str = "wander"):
+    def __init__(self, seed: int, height: int = 48, width: int = 64, walk: str = "wander", known: bool = False):
         if walk not in WALKS:
             raise ConfigError(f"walk is {walk!r}; wanted one of {', '.join(WALKS)}")
         random = np.random.default_rng([20261130, seed])
         self.height, self.width = height, width
-        self.scene = furnished(random)
+        self.scene = Scene((*furnished_room().solids, REMOVABLE)) if known else furnished(random)
         self.path = (_Wander if walk == "wander" else _Round)(random)
         self.intrinsics = torch.eye(3)
         self.intrinsics[0, 0] = self.intrinsics[1, 1] = FOCAL * width
@@ -95,7 +98,7 @@ class _Round:
             random.uniform(0, 2 * math.pi),
             (-1, 1)[random.integers(2)] * random.uniform(0.015, 0.08),
         )
-        self.radii, self.across = random.uniform(0.5, 1.1, 2), random.uniform(0.6, 1.2)
+        self.radii, self.across = random.uniform(0.5, 1.2, 2), random.uniform(0.6, 1.2)
         self.height, self.swing = random.uniform(1.2, 1.6), random.uniform(0, 2 * math.pi, 2)
 
     def __call__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
