@@ -17,7 +17,7 @@ from apps.train_policy.rollout import interval, rolled
 from apps.train_policy.settings import PolicySettings, PolicyTrainSettings, Stage
 from apps.train_policy.trainer import PolicyTrainer, cloned, rate_at
 from streammem import config, tree
-from streammem.errors import CheckpointError
+from streammem.errors import CheckpointError, ConfigError
 from streammem.policy.tasks import trained
 from streammem.policy.tasks.episodes import Segment
 from streammem.policy.tasks.recall import RecallTask
@@ -103,6 +103,34 @@ def test_rates_and_costs_follow_their_schedules():
     costs = [s.write_cost_at(step) for step in (0, 20, 30, 40, 100)]
     assert costs == [0, 0, pytest.approx(0.1), pytest.approx(0.2), 0.2]
     assert [TINY.stage(step) for step in range(6)] == [0, 0, 0, 1, 1, 1] and TINY.steps == 5
+
+
+def test_work_that_is_repeated_leaves_what_the_same_steps_leave_many_times_over():
+    policy = made(PolicySettings(recipe=Recipe(gate="soft"), chunk=16)).double()
+    observed, time_s = torch.randn(2, 21, 43).double(), (0.04 * torch.arange(21.0)).double().expand(2, -1)
+    given = torch.ones(2, 21).double()
+    start = policy.sequence(policy.init_state(2), observed.flip(1), given, time_s - 1).state
+    for doublings in (1, 3):
+        once = policy.sequence(start, observed, given, time_s, doublings=doublings)
+        state = start
+        for i in range(2**doublings):
+            state = policy.sequence(state, observed, given, time_s + i).state
+        found = once.state.memory.memory.dual
+        assert torch.allclose(found, state.memory.memory.dual, atol=1e-9)
+        assert not torch.allclose(found, start.memory.memory.dual, atol=1e-3)
+    with pytest.raises(ConfigError, match="cannot repeat"):
+        other = made(POLICIES["kalman"])
+        other.sequence(other.init_state(2), observed.float(), given.float(), time_s, doublings=1)
+
+
+def test_repeated_work_goes_on_bit_for_bit_too_and_reaches_the_gate():
+    s = replace(TINY, policy=PolicySettings(recipe=Recipe(gate="soft"), chunk=16), doublings=4)
+    s = replace(s, doublings_ramp=(0.0, 0.5), stages=(replace(SMALL, steps=5, segment=1000),))
+    trainer = PolicyTrainer(s)
+    assert [s.doublings_at(step) for step in range(5)] == [0, 2, 3, 4, 4]
+    before = [p.clone() for p in trainer.model.gates()]
+    assert all(math.isfinite(trainer.advance()) for _ in range(5))
+    assert all(not torch.equal(a, b) for a, b in zip(before, trainer.model.gates()))
 
 
 def test_a_run_goes_on_bit_for_bit_over_a_change_of_stage(tmp_path):

@@ -16,7 +16,8 @@ from ..train_policy.trainer import PolicyTrainer
 CHUNK = 64
 SHORT = Stage(800)  # 1 to 8 items, delays of 10 to 100: no sequence is longer than 365 steps
 MANY = (replace(SHORT, steps=600), Stage(600, items=(6, 22), delay=(10, 60), segment=1024))
-COST = {"write_cost": 0.02}
+COST = {"write_cost": 0.003, "gate_rate": 3.0}
+REPEATED = COST | {"doublings": 7}  # work as if of up to 12,800 steps
 
 
 def ours(rule: str = "delta", gate: str = "given", chunk: int | None = CHUNK, **options) -> PolicySettings:
@@ -37,6 +38,9 @@ POLICIES: dict[str, tuple[PolicySettings, dict]] = {  # name: (what it is, what 
     "hard gate": (ours(gate="hard"), COST),
     "hard concrete gate": (ours(gate="hard_concrete"), COST),
     "evidence gate": (ours(gate="evidence"), COST),
+    "soft gate, work repeated": (ours(gate="soft"), REPEATED),
+    "hard gate, work repeated": (ours(gate="hard", gate_options={"threshold": 0.05}), REPEATED),
+    "hard concrete gate, work repeated": (ours(gate="hard_concrete"), REPEATED),
     "memoryless": (PolicySettings("memoryless"), {}),
     "8 frames": (PolicySettings("stack", frames=8), {}),
     "GRU": (PolicySettings("gru"), {}),

@@ -13,6 +13,7 @@ from streammem.policy.memory_policy import MemoryPolicy
 from streammem.policy.tasks.recall import ACTION, OBSERVATION
 
 from .baselines import Attention, FrameStack, Memoryless, Recurrent
+from .repeat import repeated
 from .settings import PolicySettings
 
 
@@ -22,7 +23,7 @@ class Said(NamedTuple):
     state: object
     action: Tensor  # [B, T, A]
     share: Tensor  # [B, T] how much of each step was kept
-    cost: Tensor  # [] of keeping: the mean of the gate's own
+    cost: Tensor  # [] of keeping: the mean of -log(1 - openness) of the gate, which pulls however open it is
 
 
 class Contender(nn.Module):
@@ -39,6 +40,10 @@ class Contender(nn.Module):
         """T steps. reset: [B, T] bool, streams that begin anew before that step; for training: the host looks at it."""
         raise NotImplementedError
 
+    def gates(self) -> list[nn.Parameter]:
+        """What is learned in the gate."""
+        raise NotImplementedError
+
     def step(self, state, observation: Tensor, confidence: Tensor, time_s: Tensor) -> tuple:
         """One instant; returns (state, action [B, A], share [B])."""
         said = self.sequence(state, observation[:, None], confidence[:, None], time_s[:, None])
@@ -46,7 +51,10 @@ class Contender(nn.Module):
 
 
 class Ours(Contender):
-    """A memory policy. chunk: steps at once, where the rule has a chunk form."""
+    """A memory policy. chunk: steps at once, where the rule has a chunk form.
+
+    doublings: how often a stretch of work that a sequence ends is done twice, see `repeat`; for training.
+    """
 
     def __init__(self, policy: MemoryPolicy, chunk: int | None):
         super().__init__()
@@ -55,10 +63,17 @@ class Ours(Contender):
     def init_state(self, batch):
         return self.policy.init_state(batch)
 
-    def sequence(self, state, observation, confidence, time_s, reset=None):
+    def gates(self):
+        return list(self.policy.memory.gate.parameters())
+
+    def sequence(self, state, observation, confidence, time_s, reset=None, doublings: int = 0):
         seen = Observation(vector=observation, confidence=confidence)
-        state, h, ruled = self.policy.features(state, seen, time_s, reset=reset, chunk=self.chunk)
-        return Said(state, self.policy.head(h), ruled.rate.amax((2, 3, 4)), ruled.cost.mean())
+        after, h, ruled = self.policy.features(state, seen, time_s, reset=reset, chunk=self.chunk)
+        if doublings:
+            before = state.memory.memory
+            memory = repeated(self.policy, before, observation, ruled.rate, doublings, self.chunk or 64)
+            after = after._replace(memory=after.memory._replace(memory=memory))
+        return Said(after, self.policy.head(h), ruled.rate.amax((2, 3, 4)), _charged(ruled.cost))
 
     def step(self, state, observation, confidence, time_s):
         before = state.counters.written
@@ -90,6 +105,9 @@ class Gated(Contender):
         gate = () if self.gate is None else self.gate.init_state(batch, 1)
         return GatedState(self.body.init_state(batch), gate, torch.full((batch,), torch.nan, dtype=torch.float64))
 
+    def gates(self):
+        return [] if self.gate is None else list(self.gate.parameters())
+
     def sequence(self, state, observation, confidence, time_s, reset=None):
         cuts = [] if reset is None else reset.any(0).nonzero()[:, 0].tolist()
         bounds, parts = sorted({0, *cuts, observation.shape[1]}), []
@@ -99,7 +117,7 @@ class Gated(Contender):
             state, *told = self._span(state, *(x[:, start:end] for x in (observation, confidence, time_s)))
             parts.append(told)
         action, share, cost = (torch.cat(x, 1) for x in zip(*parts))
-        return Said(state, action, share, cost.mean())
+        return Said(state, action, share, _charged(cost))
 
     def _span(self, state: GatedState, observation, confidence, time_s) -> tuple:
         gate, share, cost = self._ruled(state, observation, confidence, time_s)
@@ -122,6 +140,10 @@ class Gated(Contender):
             gate, ruled = self.gate.rate(gate, logits[:, t], elapsed_s[:, t])
             each.append(ruled)
         return gate, *(torch.stack([getattr(x, name)[:, 0, 0, 0] for x in each], 1) for name in ("rate", "cost"))
+
+
+def _charged(openness: Tensor) -> Tensor:
+    return -torch.log1p(-openness.clamp_max(1 - 1e-6)).mean()
 
 
 def made(s: PolicySettings) -> Contender:

@@ -71,9 +71,11 @@ class PolicyTrainSettings:
     warm_up: int = 30  # steps to it; from there it falls as a cosine to a hundredth
     weight_decay: float = 1e-4
     clip: float = 1.0  # norm of the gradient, at most
-    write_cost: float = 0.0  # of the mean share of steps that are kept
-    cost_from: float = 0.2  # share of the run at which the cost begins,
-    cost_full: float = 0.4  # and at which it is whole
+    gate_rate: float = 1.0  # times the learning rate, of what is learned in the gate
+    write_cost: float = 0.0  # of a gate's mean -log(1 - openness)
+    cost_ramp: tuple[float, float] = (0.2, 0.4)  # shares of the run at which the cost begins, and is whole
+    doublings: int = 0  # in training the work is done 2^doublings times, see `repeat`
+    doublings_ramp: tuple[float, float] = (0.1, 0.4)  # shares of the run at which that begins, and is whole
     evaluate_every: int = 200  # steps; the checkpoint is written then
     evaluate_on: int = 64  # episodes, at each delay of
     evaluate_delay: tuple[int, ...] = (50, 500)
@@ -84,8 +86,14 @@ class PolicyTrainSettings:
             raise ConfigError(f"stages take more than the {self.recorded} episodes of a group; wanted no more")
         if not (self.rate > 0 and self.clip > 0 and self.warm_up >= 0 and self.weight_decay >= 0):
             raise ConfigError("rate and clip are wanted above 0; warm_up and weight_decay at least 0")
-        if not (self.write_cost >= 0 and 0 <= self.cost_from < self.cost_full <= 1):
-            raise ConfigError("wanted write_cost >= 0 and 0 <= cost_from < cost_full <= 1")
+        for name in ("cost_ramp", "doublings_ramp"):
+            start, whole = getattr(self, name)
+            if not 0 <= start < whole <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; wanted 0 <= begin < whole <= 1")
+        if not (self.write_cost >= 0 and self.doublings >= 0 and self.gate_rate > 0):
+            raise ConfigError("wanted write_cost and doublings of at least 0, gate_rate above 0")
+        if self.doublings and self.policy.kind != "memory":
+            raise ConfigError(f"doublings is {self.doublings} for {self.policy.kind}; wanted 0: only a memory can")
         if min(self.evaluate_every, self.evaluate_on) < 1:
             raise ConfigError("evaluate_every and evaluate_on are wanted at least 1")
 
@@ -104,5 +112,12 @@ class PolicyTrainSettings:
 
     def write_cost_at(self, step: int) -> float:
         """What a write costs at that step: nothing at first, or nothing is ever learned; then more and more."""
-        share = (step / self.steps - self.cost_from) / (self.cost_full - self.cost_from)
-        return self.write_cost * min(1.0, max(0.0, share))
+        return self.write_cost * self._along(step, self.cost_ramp)
+
+    def doublings_at(self, step: int) -> int:
+        """How often the work is doubled at that step: a curriculum over the delay."""
+        return round(self.doublings * self._along(step, self.doublings_ramp))
+
+    def _along(self, step: int, ramp: tuple[float, float]) -> float:
+        """0 before the ramp, 1 after it, linear between."""
+        return min(1.0, max(0.0, (step / self.steps - ramp[0]) / (ramp[1] - ramp[0])))

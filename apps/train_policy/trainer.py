@@ -29,7 +29,12 @@ class PolicyTrainer:
     def __init__(self, settings: PolicyTrainSettings):
         torch.manual_seed(settings.seed)
         self.settings, self.model = settings, made(settings.policy)
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), settings.rate, weight_decay=settings.weight_decay)
+        gates = {id(p) for p in self.model.gates()}
+        rest = [p for p in self.model.parameters() if id(p) not in gates]
+        groups = [{"params": rest, "times": 1.0}, {"params": self.model.gates(), "times": settings.gate_rate}]
+        self.optimiser = torch.optim.AdamW(
+            [group for group in groups if group["params"]], settings.rate, weight_decay=settings.weight_decay
+        )
         self.step = 0
         self.losses: list[tuple[int, float]] = []
         self.scores: list[tuple[int, dict[str, float]]] = []
@@ -53,7 +58,7 @@ class PolicyTrainer:
         torch.manual_seed((s.seed << 32) + self.step)  # of the noise in the gates
         self.model.train()
         for group in self.optimiser.param_groups:
-            group["lr"] = rate_at(s, self.step)
+            group["lr"] = group["times"] * rate_at(s, self.step)
         state, losses = self.model.init_state(s.stages[stage].batch), []
         for segment in self._episodes(stage).turn(g):
             state, loss = self._learned(state, segment)
@@ -114,16 +119,30 @@ class PolicyTrainer:
 
     def _learned(self, state, segment: Segment):
         """One step of the optimiser; returns (state, loss). A segment that does not count only writes."""
-        said = self.model.sequence(state, segment.observation, segment.confidence, segment.time_s)
-        if not (segment.weight.any() or self.settings.write_cost):
-            return said.state, 0.0
-        loss = cloned(said.action, segment)
-        cost = self.settings.write_cost_at(self.step) * said.cost
+        action, cost, steps = [], 0.0, segment.weight.shape[1]
+        for start, end in self._stretches(segment):
+            part = Segment(*(x[:, start:end] for x in segment))
+            at_work = 0 < part.weight[0, 0] < 1
+            doublings = self.settings.doublings_at(self.step) if at_work else 0
+            options = {"doublings": doublings} if doublings else {}
+            said = self.model.sequence(state, part.observation, part.confidence, part.time_s, **options)
+            state, cost = said.state, cost + said.cost * (end - start) / steps
+            action.append(said.action)
+        if not segment.weight.any():
+            return state, 0.0
+        loss = cloned(torch.cat(action, 1), segment)
         self.optimiser.zero_grad()
-        (loss + cost).backward()
+        (loss + self.settings.write_cost_at(self.step) * cost).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimiser.step()
-        return said.state, loss.item()
+        return state, loss.item()
+
+    def _stretches(self, segment: Segment) -> list[tuple[int, int]]:
+        """Where lessons, work and questions begin and end, where work is to be repeated; else all as one."""
+        weight = segment.weight[0]
+        cuts = (weight.diff() != 0).nonzero()[:, 0] + 1 if self.settings.doublings else weight.new_zeros(0).long()
+        bounds = [0, *cuts.tolist(), len(weight)]
+        return list(zip(bounds, bounds[1:]))
 
     def _episodes(self, stage: int) -> EpisodeStream:
         """The demonstrations of a stage, recorded when it begins."""
