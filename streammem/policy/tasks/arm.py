@@ -50,7 +50,7 @@ class KinematicArm:
 
     def move(self, state: ArmState, velocity: Tensor, payload: Tensor) -> ArmState:
         """One control step at a Cartesian velocity of the hand, a payload hanging on it."""
-        command = commanded(state.jacobian, state.command, state.joints, velocity)
+        command = commanded(state.jacobian, state.command, state.joints, velocity, torch.tensor(HOME))
         force = torch.zeros_like(state.hand)
         force[:, 2] = -GRAVITY * payload
         sag = (state.jacobian.mT @ force[..., None])[..., 0] / STIFFNESS
@@ -61,14 +61,14 @@ class KinematicArm:
         return ArmState(command, joints, *forward(joints))
 
 
-def commanded(jacobian: Tensor, command: Tensor, joints: Tensor, velocity: Tensor) -> Tensor:
+def commanded(jacobian: Tensor, command: Tensor, joints: Tensor, velocity: Tensor, home: Tensor) -> Tensor:
     """The next joint command: damped least squares for the hand, drawn home in what is left free.
 
         dq = J^T (J J^T + damping)^-1 (v - J n) + n,  n = (home - command) / 2
 
-    Shapes: jacobian [B, 3, 7], command and joints [B, 7], velocity [B, 3] m/s -> [B, 7] rad.
+    Shapes: jacobian [B, 3, 7], command and joints [B, 7], velocity [B, 3] m/s, home [7] -> [B, 7] rad.
     """
-    free = 0.5 * (torch.tensor(HOME, dtype=command.dtype) - command)
+    free = 0.5 * (home - command)
     square = jacobian @ jacobian.mT + DAMPING * torch.eye(3, dtype=command.dtype)
     wanted = velocity[..., None] - jacobian @ free[..., None]
     rate = (jacobian.mT @ torch.linalg.solve(square, wanted))[..., 0] + free
