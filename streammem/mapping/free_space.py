@@ -9,7 +9,7 @@ from torch import Tensor
 from streammem.errors import ConfigError
 from streammem.mapping.frames import Pixels
 from streammem.mapping.keys import SIDE
-from streammem.mapping.retention import Present, Retention, yielded
+from streammem.mapping.retention import Present, Retention
 from streammem.mapping.tokens import Rays, Sampling
 
 INF = float("inf")
@@ -24,8 +24,8 @@ class FreeSpace:
 
     strength: float = 0.05  # evidence of a frame's passing rays, in that of a frame that sees the surface; 0: none
     fast: float = 0.45  # share by which what is read at once follows them
-    gone: float = 0.2  # share by which both follow where all neighbours are passed too: no outline, something left
-    doubt: float = 0.25  # evidence of a frame that saw emptiness, before anything was there, in that of a surface
+    gone: float = 0.1  # share by which both follow where all neighbours are passed too: no outline, something left
+    doubt: float = 0.35  # evidence of a frame that saw emptiness, before anything was there, in that of a surface
     most: int = 20  # frames of emptiness that count
     far_m: float = 4.0  # how far off whole blocks are seen to be empty
 
@@ -78,7 +78,7 @@ def clear(
         return value + share * (bound - value).clamp(min=0)
 
     value = lifted(old.value, fast)
-    slow = torch.where(hit, yielded(keep, old, lifted(old.slow, rise), value), old.slow)
+    slow = torch.where(hit, lifted(old.slow, rise), old.slow)
     return Present(slow, old.precision, value, old.left, old.touched | hit), deep
 
 

@@ -27,7 +27,7 @@ class Cast:
     near_m: float = 0.2
     coarse: int = 4  # pixels between coarse rays
     polish: int = 8  # evaluations to pin a crossing down
-    steepest: float = 2.6  # slope of the distance, 1 where all agree; beyond it an outline is disputed: no surface
+    steepest: float = 3.0  # slope of the distance, 1 where all agree; beyond it an outline is disputed: no surface
 
     def __post_init__(self):
         if not self.near_m > 0 or self.coarse < 1 or self.polish < 2:
