@@ -120,7 +120,9 @@ def initialise(model: ReconModel) -> None:
     State tokens look at the patches that stand where they stand: queries and keys are constant vectors, turned by
     their places. Image tokens look at state tokens that are like them: queries and keys are made alike, patches enter
     strongly, and blocks add little at first, or all tokens of an image would be like each other. What is read is handed
-    on as it is. From nothing, a network of this size does not find that within an hour.
+    on as it is. The pose memory begins quiet, or its pose token drowns what the image says; the camera begins at rest,
+    or the quaternion's length grows before its direction is learnt. From nothing, a network of this size does not find
+    that within an hour.
     Source: queries made like keys, Trockman and Kolter 2023, arXiv:2305.09828; the constant vector is ours.
     """
     for module in model.modules():
@@ -130,9 +132,15 @@ def initialise(model: ReconModel) -> None:
     nn.init.normal_(model.register_tokens.weight, std=1.5)
     nn.init.normal_(model.patch_embed.proj.weight, std=4 / model.patch_embed.proj.weight[0].numel() ** 0.5)
     nn.init.zeros_(model.patch_embed.proj.bias)
-    for block in (*model.enc_blocks, *model.dec_blocks, *model.dec_blocks_state):
+    memory = (*model.pose_retriever.read_blocks, *model.pose_retriever.write_blocks)
+    for block in (*model.enc_blocks, *model.dec_blocks, *model.dec_blocks_state, *memory):
         for last in (block.attn.proj, block.mlp.fc2):
             last.weight.data.mul_(0.1)
+    for block in memory:
+        block.cross_attn.proj.weight.data.mul_(0.1)
+    still = model.downstream_head.pose_head.mlp.fc2
+    still.weight.data.mul_(0.1)
+    still.bias.data[3] = 1.0
     for block in model.dec_blocks_state:
         for project, sign in ((block.cross_attn.projq, 1.0), (block.cross_attn.projk, -1.0)):
             nn.init.normal_(project.weight, std=0.02)
