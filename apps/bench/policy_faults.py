@@ -68,6 +68,6 @@ def faced(policy: MemoryPolicy, task: RecallTask, episodes: int, seed: int, faul
         for arrived in faulty.deliver(told, seen.time_s):
             after = policy.observe(state, arrived.seen, arrived.time_s)
             state = tree.where(arrived.which, after, state)
-        finite &= tree.finite(state.memory)
+        finite &= tree.finite(state.memory.memory)
         seen = recall.step(policy.act(state))
     return Faced(recall.miss_m < 0.03, state.counters, bool(finite.all()))
