@@ -3,7 +3,6 @@
 import inspect
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from streammem import store
 from streammem.errors import CheckpointError, ConfigError
@@ -17,7 +16,6 @@ from streammem.rules import RULES
 
 SCHEMA = 1
 Options = dict[str, int | float | bool | str]
-PLACE = Path(__file__).parent / "place.safetensors"  # the place task with the given confidence; knows nothing else
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,8 @@ def save(path, policy: MemoryPolicy, recipe: Recipe, source: str) -> None:
     store.save(path, policy.state_dict(), schema=SCHEMA, rule=recipe.rule, notes=notes)
 
 
-def load(path=PLACE) -> MemoryPolicy:
-    """A trained policy, ready to act: that of the package where no path is given.
+def load(path) -> MemoryPolicy:
+    """A trained policy, ready to act.
 
     Raises: CheckpointError where the file is missing, damaged, or of something else.
     """
