@@ -47,6 +47,15 @@ def evidence(alignments, elapsed_s, memory_s, high, low):
     return np.array(rates)
 
 
+def confirmed(alignments, confidences, elapsed_s, memory_s, high):
+    """Rates of one head over frames."""
+    score, rates = 0.0, []
+    for a, c, dt in zip(alignments, confidences, elapsed_s):
+        score = np.exp(-dt / memory_s) * score + c
+        rates.append(c * sigmoid(a) if score > high else 0.0)
+    return np.array(rates)
+
+
 def surprise(a, error, weight, known, threshold, cap):
     z = min(float(np.mean(error**2)), cap)
     return hard(a + softplus(weight) * (z - softplus(known)), threshold)

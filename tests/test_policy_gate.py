@@ -6,7 +6,7 @@ import reference_policy as reference
 import torch
 
 from streammem.errors import ConfigError
-from streammem.policy.gate import GATES, Evidence, HardConcrete, HardThreshold, Surprise, ramp
+from streammem.policy.gate import GATES, Checked, Confirmed, Evidence, HardConcrete, HardThreshold, Surprise
 
 D, H, N, B, T, V = 5, 3, 2, 4, 9, 6
 
@@ -40,7 +40,7 @@ def same(ours, wanted):
     np.testing.assert_allclose(ours.detach().numpy(), wanted, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["soft", "hard", "hard_concrete", "given"])
+@pytest.mark.parametrize("name", ["soft", "hard", "hard_concrete", "given", "checked"])
 def test_a_gate_without_a_state_is_its_equation(name):
     made, x = gate(name), frames()
     a, c = told(made, x), np.linspace(0, 1, B * T).reshape(B, T)
@@ -50,6 +50,7 @@ def test_a_gate_without_a_state_is_its_equation(name):
         "hard": np.vectorize(reference.hard)(a, 0.5),
         "hard_concrete": np.vectorize(reference.hard_concrete)(a)[0],
         "given": c[:, :, None, None] * reference.sigmoid(a),
+        "checked": c[:, :, None, None] * np.vectorize(reference.hard)(a, 0.5),
     }[name]
     same(ruled.rate[..., 0], wanted)
     if name != "soft":
@@ -107,12 +108,14 @@ def test_surprise_is_its_equation():
     assert (ruled.rate == 0).any() and (ruled.rate > 0).any()
 
 
-@pytest.mark.parametrize("name", ["hard", "evidence", "surprise"])
+@pytest.mark.parametrize("name", ["hard", "checked", "evidence", "surprise"])
 def test_a_shut_gate_still_learns_to_open(name):
     made = gate(name, bias=-3.0)
     error = torch.zeros(B, H, N, V, dtype=torch.float64)
     state = made.init_state(B, N)
-    _, ruled = made.rate(state, made.logits(frames()[:, 0]), torch.full((B,), 0.04, dtype=torch.float64), error)
+    _, ruled = made.rate(
+        state, made.logits(frames()[:, 0], torch.ones(B)), torch.full((B,), 0.04, dtype=torch.float64), error
+    )
     assert (ruled.rate == 0).any()
     (grad,) = torch.autograd.grad(ruled.rate[ruled.rate == 0].sum(), made.alignment.bias)
     assert (grad > 0).any()
@@ -127,17 +130,52 @@ def test_hard_concrete_is_open_as_often_as_it_says():
     assert (ruled.rate == 0).any() and (ruled.rate == 1).any()
 
 
-def test_the_write_cost_comes_late():
-    assert [ramp(i, 10, 20, 0.4) for i in (0, 10, 15, 20, 99)] == [0.0, 0.0, 0.2, 0.4, 0.4]
-    assert [ramp(i, 10, 10, 0.4) for i in (9, 10)] == [0.0, 0.4]
-    with pytest.raises(ConfigError, match="start <= end"):
-        ramp(0, 20, 10, 0.4)
+def test_a_threshold_is_raised_from_soft_to_hard():
+    made, soft, x = gate("hard"), gate("soft"), frames()
+    made.alignment.load_state_dict(soft.alignment.state_dict())
+    wanted = soft.rate((), soft.logits(x), torch.zeros(B, T))[1].rate
+    for raised in (0.0, 0.5, 1.0):
+        made.raised.fill_(raised)
+        rate = made.rate((), made.logits(x), torch.zeros(B, T))[1].rate
+        assert torch.equal(rate, torch.where(wanted > 0.5 * raised, wanted, 0.0))
+
+
+def test_confirmed_is_its_equation():
+    made, x = gate("confirmed", memory_s=0.1, high=1.0), frames()
+    g = torch.Generator().manual_seed(2)
+    confidence, elapsed = (torch.rand(B, T, dtype=torch.float64, generator=g) * most for most in (1.0, 0.2))
+    a, state, rates = told(made, x), made.init_state(B, N), []
+    logits = made.logits(x, confidence)
+    for t in range(T):
+        state, ruled = made.rate(state, logits[:, t], elapsed[:, t])
+        rates.append(ruled.rate[..., 0])
+    ours = torch.stack(rates, 1)
+    for b, h, n in np.ndindex(B, H, N):
+        same(ours[b, :, h, n], reference.confirmed(a[b, :, h, n], confidence[b].numpy(), elapsed[b].numpy(), 0.1, 1.0))
+    assert (ours == 0).any() and (ours > 0).any()
+
+
+@pytest.mark.parametrize("times", [(0, 1, 2), (0, 2), (0, 1), (1, 2)])
+def test_two_confident_frames_of_three_open_and_one_does_not(times):
+    made = Confirmed(D, H)
+    logits = torch.zeros(1, H, 1, 2)
+    logits[..., 1] = 1.0
+    for count, wanted in ((len(times), True), (1, False)):
+        state, before = made.init_state(1, 1), times[0]
+        for at in times[:count]:
+            state, ruled = made.rate(state, logits, torch.tensor([0.04 * (at - before)]))
+            before = at
+        assert (ruled.rate > 0).all() == wanted
+    _, apart = made.rate(state, logits, torch.tensor([1.0]))  # a second later it counts as alone
+    assert (apart.rate == 0).all()
 
 
 def test_numbers_that_make_no_sense_are_refused():
     for make in (
         lambda: HardThreshold(D, H, threshold=1.5),
         lambda: Surprise(D, H, threshold=-0.1),
+        lambda: Checked(D, H, threshold=2.0),
+        lambda: Confirmed(D, H, memory_s=0.0),
         lambda: Evidence(D, H, memory_s=0.0),
         lambda: Evidence(D, H, high=0.0, low=1.0),
     ):

@@ -95,8 +95,9 @@ def test_a_payload_shows_in_the_joints():
             seen = recall.step(torch.zeros(1, 3))
         return seen.observation[0, 6:13]
 
-    light, heavy = settled(0.0), settled(1.0)
-    assert (light - heavy).abs().max() > 0.3
+    light, middle, heavy = settled(0.0), settled(0.5), settled(1.0)
+    assert (light - heavy).abs().max() > 0.3 and heavy.abs().max() < 3
+    assert torch.allclose(middle, (light + heavy) / 2, atol=0.05)  # nothing is cut off
 
 
 @pytest.mark.slow

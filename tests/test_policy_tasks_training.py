@@ -12,10 +12,11 @@ import torch
 from conftest import ROOT
 
 from apps import cli
+from apps.train_policy import trainer as trainers
 from apps.train_policy.model import made
 from apps.train_policy.rollout import interval, rolled
 from apps.train_policy.settings import PolicySettings, PolicyTrainSettings, Stage
-from apps.train_policy.trainer import PolicyTrainer, cloned, rate_at
+from apps.train_policy.trainer import PolicyTrainer, cloned, demonstrations, drawn_by, rate_at
 from streammem import config, tree
 from streammem.errors import CheckpointError, ConfigError
 from streammem.policy.tasks import trained
@@ -37,6 +38,8 @@ POLICIES = {
     "yaad": PolicySettings(recipe=Recipe("yaad"), chunk=None),
     "soft": PolicySettings(recipe=Recipe(gate="soft"), chunk=16),
     "evidence": PolicySettings(recipe=Recipe(gate="evidence"), chunk=16),
+    "mapped": PolicySettings(recipe=Recipe(gate="checked", width=24), chunk=16),
+    "confirmed": PolicySettings(recipe=Recipe(gate="confirmed"), chunk=16),
     "surprise": PolicySettings(recipe=Recipe(gate="surprise"), chunk=None),
     **{
         f"{kind}, {gate}": PolicySettings(kind, gate=gate, frames=3, slots=slots, layers=layers)
@@ -103,6 +106,43 @@ def test_rates_and_costs_follow_their_schedules():
     costs = [s.write_cost_at(step) for step in (0, 20, 30, 40, 100)]
     assert costs == [0, 0, pytest.approx(0.1), pytest.approx(0.2), 0.2]
     assert [TINY.stage(step) for step in range(6)] == [0, 0, 0, 1, 1, 1] and TINY.steps == 5
+
+
+def test_another_seed_draws_other_episodes_batches_and_noise(monkeypatch):
+    assert len({drawn_by(seed, step) % 2**32 for seed in (0, 1, 4095) for step in (0, 1, 2**20 - 1)}) == 9
+    recorded = [demonstrations(TINY, SMALL, (seed << 8) + stage) for seed in (0, 1) for stage in (0, 1)]
+    assert len({x.observation[0].sum().item() for x in recorded}) == 4
+    alike = replace(TINY, stages=(replace(SMALL, groups=1),), recorded=32)
+    same = demonstrations(alike, alike.stages[0], 7)
+    monkeypatch.setattr(trainers, "demonstrations", lambda *_: same)
+    seen = []
+    for seed in (0, 1):
+        trainer = PolicyTrainer(replace(alike, seed=seed))
+        sequence = trainer.model.sequence
+        trainer.model.sequence = lambda state, x, *rest, call=sequence: seen.append(x) or call(state, x, *rest)
+        trainer.advance()
+    half = len(seen) // 2
+    assert not torch.equal(seen[0], seen[half])
+
+
+def test_a_stage_teaches_again_and_errs_as_it_is_told():
+    stage = replace(SMALL, groups=12, items=(2, 2), delay=(75, 75), changed=1.0, false_confidence=1.0)
+    shown = demonstrations(TINY, stage, 0)
+    lessons = (shown.lengths - 75 - 105) // 20
+    assert set(lessons.tolist()) == {2, 3, 4}
+    at_work = shown.observation[:, 41] == 1
+    assert torch.equal(shown.confidence[at_work], shown.observation[at_work, 42]) and shown.confidence[at_work].any()
+
+
+def test_a_hard_gate_is_soft_at_first():
+    s = replace(TINY, policy=PolicySettings(recipe=Recipe(gate="hard"), chunk=16), threshold_ramp=(0.2, 0.6))
+    trainer, raised = PolicyTrainer(s), []
+    while not trainer.done:
+        trainer.advance()
+        raised.append(trainer.model.policy.memory.gate.raised.item())
+    assert raised == [0, 0, pytest.approx(0.5), 1, 1]
+    with pytest.raises(ConfigError, match="gate not hard"):
+        replace(TINY, threshold_ramp=(0.2, 0.6))
 
 
 def test_work_that_is_repeated_leaves_what_the_same_steps_leave_many_times_over():
@@ -189,7 +229,8 @@ def test_wilson_intervals():
 @pytest.mark.parametrize(
     "words",
     ["policy={recipe: {rule: nothing}}", "policy={recipe: {gate: ajar}}", "policy={gate: ajar}", "stages=[]"]
-    + ["policy={recipe: {rule_options: {speed: 1}}}", "stages=[{steps: 1, items: [3, 2]}]", "rate=0", "recorded=2"],
+    + ["policy={recipe: {rule_options: {speed: 1}}}", "stages=[{steps: 1, items: [3, 2]}]", "rate=0", "recorded=2"]
+    + ["seed=4096", "stages=[{steps: 1, changed: 2}]", "threshold_ramp=[0.2, 0.4]"],
 )
 def test_settings_that_make_no_sense_are_refused(words, tmp_path, capsys):
     assert cli.main(["train-policy", "--out", str(tmp_path / "x"), words]) == 2

@@ -7,6 +7,8 @@ from streammem.errors import ConfigError
 from streammem.policy.gate import GATES
 from streammem.policy.tasks.trained import Recipe
 
+SEEDS, GROUPS, STAGES = 1 << 12, 1 << 10, 1 << 8  # at most; a random generator keeps 32 bits of what it is seeded with
+
 
 @dataclass(frozen=True)
 class PolicySettings:
@@ -37,19 +39,24 @@ class PolicySettings:
 class Stage:
     """A part of the curriculum: episodes that are recorded for it, and how long it lasts.
 
-    groups: how many recordings of `batch` episodes each, every one with its own number of items and delay.
+    groups: how many recordings of `batch` episodes each, every one with its own number of items and delay. changed: at
+    most that share of the items is taught again. false_confidence: as in `RecallTask`.
     """
 
     steps: int
     groups: int = 30
     items: tuple[int, int] = (1, 8)  # fewest and most
     delay: tuple[int, int] = (10, 100)  # shortest and longest, steps
+    changed: float = 0.0
+    false_confidence: float = 0.0
     segment: int = 512  # steps through which gradients go; the state goes on
     batch: int = 16
 
     def __post_init__(self):
         if min(self.steps, self.groups, self.segment, self.batch) < 1:
             raise ConfigError(f"{self} makes no sense; wanted at least 1 step, group, batch and segment")
+        if self.groups > GROUPS or not 0 <= self.changed <= 1:
+            raise ConfigError(f"{self} makes no sense; wanted at most {GROUPS} groups, and changed from 0 to 1")
         for name, least in (("items", 1), ("delay", 0)):
             low, high = getattr(self, name)
             if not least <= low <= high:
@@ -76,12 +83,16 @@ class PolicyTrainSettings:
     cost_ramp: tuple[float, float] = (0.2, 0.4)  # shares of the run at which the cost begins, and is whole
     doublings: int = 0  # in training the work is done 2^doublings times, see `repeat`
     doublings_ramp: tuple[float, float] = (0.1, 0.4)  # shares of the run at which that begins, and is whole
+    threshold_ramp: tuple[float, float] = (0.0, 0.0)  # and of a hard gate's threshold; (0, 0): always whole
     evaluate_every: int = 200  # steps; the checkpoint is written then
     evaluate_on: int = 64  # episodes, at each delay of
     evaluate_delay: tuple[int, ...] = (50, 500)
     seed: int = 0
 
     def __post_init__(self):
+        if not (0 <= self.seed < SEEDS and len(self.stages) <= STAGES):
+            told = f"seed is {self.seed}, {len(self.stages)} stages"
+            raise ConfigError(f"{told}; wanted 0 to {SEEDS - 1}, and at most {STAGES}")
         if not self.stages or any(stage.batch > self.recorded for stage in self.stages):
             raise ConfigError(f"stages take more than the {self.recorded} episodes of a group; wanted no more")
         if not (self.rate > 0 and self.clip > 0 and self.warm_up >= 0 and self.weight_decay >= 0):
@@ -90,6 +101,10 @@ class PolicyTrainSettings:
             start, whole = getattr(self, name)
             if not 0 <= start < whole <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; wanted 0 <= begin < whole <= 1")
+        if not (self.threshold_ramp == (0, 0) or 0 <= self.threshold_ramp[0] < self.threshold_ramp[1] <= 1):
+            raise ConfigError(f"threshold_ramp is {self.threshold_ramp}; wanted 0 <= begin < whole <= 1, or [0, 0]")
+        if self.threshold_ramp != (0, 0) and (self.policy.kind != "memory" or self.policy.recipe.gate != "hard"):
+            raise ConfigError(f"threshold_ramp is {self.threshold_ramp} and the gate not hard; wanted [0, 0]")
         if not (self.write_cost >= 0 and self.doublings >= 0 and self.gate_rate > 0):
             raise ConfigError("wanted write_cost and doublings of at least 0, gate_rate above 0")
         if self.doublings and self.policy.kind != "memory":
@@ -117,6 +132,10 @@ class PolicyTrainSettings:
     def doublings_at(self, step: int) -> int:
         """How often the work is doubled at that step: a curriculum over the delay."""
         return round(self.doublings * self._along(step, self.doublings_ramp))
+
+    def threshold_at(self, step: int) -> float:
+        """Share of the threshold that holds at that step: the gate is soft at first, then hard."""
+        return 1.0 if self.threshold_ramp == (0, 0) else self._along(step, self.threshold_ramp)
 
     def _along(self, step: int, ramp: tuple[float, float]) -> float:
         """0 before the ramp, 1 after it, linear between."""

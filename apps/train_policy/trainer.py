@@ -17,7 +17,7 @@ from .rollout import rolled
 from .settings import PolicyTrainSettings, Stage
 
 SCHEMA = 1
-UNSEEN = 1 << 24  # seeds from here on are for judging
+UNSEEN = 1 << 31  # seeds from here on are for judging
 
 
 class PolicyTrainer:
@@ -54,11 +54,13 @@ class PolicyTrainer:
         Raises: ConfigError where the loss is not finite.
         """
         s, stage = self.settings, self.settings.stage(self.step)
-        g = torch.Generator().manual_seed((s.seed << 32) + self.step)
-        torch.manual_seed((s.seed << 32) + self.step)  # of the noise in the gates
+        g = torch.Generator().manual_seed(drawn_by(s.seed, self.step))
+        torch.manual_seed(drawn_by(s.seed, self.step))  # of the noise in the gates
         self.model.train()
         for group in self.optimiser.param_groups:
             group["lr"] = group["times"] * rate_at(s, self.step)
+        if s.threshold_ramp != (0, 0):
+            self.model.policy.memory.gate.raised.fill_(s.threshold_at(self.step))
         state, losses = self.model.init_state(s.stages[stage].batch), []
         for segment in self._episodes(stage).turn(g):
             state, loss = self._learned(state, segment)
@@ -148,9 +150,14 @@ class PolicyTrainer:
         """The demonstrations of a stage, recorded when it begins."""
         if self._stream is None or self._stream[0] != stage:
             s = self.settings.stages[stage]
-            episodes = demonstrations(self.settings, s, self.settings.seed * 1000 + stage)
+            episodes = demonstrations(self.settings, s, (self.settings.seed << 8) + stage)
             self._stream = stage, EpisodeStream(episodes, s.batch, s.segment)
         return self._stream[1]
+
+
+def drawn_by(seed: int, step: int) -> int:
+    """What random numbers of a step are seeded with: another for each seed and step in the 32 bits that count."""
+    return (seed << 20) + step
 
 
 def demonstrations(settings: PolicyTrainSettings, stage: Stage, seed: int) -> Episodes:
@@ -158,8 +165,10 @@ def demonstrations(settings: PolicyTrainSettings, stage: Stage, seed: int) -> Ep
     g, groups = torch.Generator().manual_seed(seed), []
     for i in range(stage.groups):
         items, delay = (int(torch.randint(low, high + 1, (), generator=g)) for low, high in (stage.items, stage.delay))
-        task = RecallTask(settings.mode, items=items, delay=delay)
-        groups.append(record(task, settings.recorded, seed * 10_000 + i))
+        changed = int(torch.randint(int(stage.changed * items) + 1, (), generator=g))
+        wrong = stage.false_confidence
+        task = RecallTask(settings.mode, items=items, delay=delay, changed=changed, false_confidence=wrong)
+        groups.append(record(task, settings.recorded, (seed << 10) + i))
     return joined(groups)
 
 

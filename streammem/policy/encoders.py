@@ -38,21 +38,18 @@ def _parts(observation: Observation) -> list[Tensor]:
     return parts
 
 
-class VectorEncoder(nn.Module):
-    """A state vector as one token.
+class Straight(nn.Module):
+    """The state vector itself as one token: what is written, asked and told to the head is linear in what was seen.
 
-        x = (s - mean) / deviation W;  hidden > 0: x + W silu(W .)
+        x = (s - mean) / deviation
 
-    hidden 0 keeps the map linear, which suits what is written: a network between the observation and the memory's keys
-    made the first trial's recall fail to start. mean and deviation are buffers, 0 and 1 until `standardise` is called.
+    mean and deviation are buffers, 0 and 1 until `standardise` is called.
 
-    Shapes: [..., S] -> [..., 1, D].
+    Shapes: [..., S] -> [..., 1, S].
     """
 
-    def __init__(self, inputs: int, dim: int, hidden: int = 0):
+    def __init__(self, inputs: int):
         super().__init__()
-        self.linear = nn.Linear(inputs, dim)
-        self.deep = nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, dim)) if hidden else None
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("deviation", torch.ones(inputs))
 
@@ -63,9 +60,29 @@ class VectorEncoder(nn.Module):
         self.deviation.copy_(torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation)))
 
     def forward(self, observation: Observation) -> Tensor:
-        s = (observation.vector - self.mean) / self.deviation
+        return ((observation.vector - self.mean) / self.deviation).unsqueeze(-2)
+
+
+class VectorEncoder(Straight):
+    """A state vector mapped to one token.
+
+        s as `Straight`;  x = s W;  hidden > 0: x + W silu(W s)
+
+    hidden 0 keeps the map linear, which suits what is written: a network between the observation and the memory's keys
+    made the first trial's recall fail to start.
+
+    Shapes: [..., S] -> [..., 1, D].
+    """
+
+    def __init__(self, inputs: int, dim: int, hidden: int = 0):
+        super().__init__(inputs)
+        self.linear = nn.Linear(inputs, dim)
+        self.deep = nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, dim)) if hidden else None
+
+    def forward(self, observation: Observation) -> Tensor:
+        s = super().forward(observation)
         x = self.linear(s)
-        return (x if self.deep is None else x + self.deep(s)).unsqueeze(-2)
+        return x if self.deep is None else x + self.deep(s)
 
 
 class ImageEncoder(nn.Module):

@@ -96,6 +96,63 @@ class Given(WriteGate):
         return state, Ruled(share, share)
 
 
+class Checked(Given):
+    """Opens where the confidence says so and the observation agrees: a confidence that errs is overruled.
+
+        s = sigmoid(a);  rate = c s where s > threshold, else 0
+
+    What the check goes by is learned, from episodes in which confidences err. The gradient is that of c s.
+
+    Raises: ConfigError where an observation brings no confidence, or the threshold is no share.
+    """
+
+    def __init__(self, dim: int, heads: int, threshold: float = 0.5, bias: float = 1.0):
+        super().__init__(dim, heads, bias)
+        _share("threshold", threshold)
+        self.threshold = threshold
+
+    def rate(self, state, logits, elapsed_s, error=None):
+        alignment, given = logits.split(1, -1)
+        share = alignment.sigmoid()
+        return state, Ruled(given * _through(share, share > self.threshold), given * share)
+
+
+class ConfirmedState(NamedTuple):
+    """How much confidence there was of late."""
+
+    score: Tensor  # [B, H, N, 1]
+
+
+class Confirmed(Given):
+    """Opens when confidence comes again within a short time: one that errs alone opens nothing.
+
+        S = exp(-elapsed_s / memory_s) S + c;  rate = c sigmoid(a) where S > high, else 0
+
+    With the defaults any two of three steps of 40 ms open it, the one in the middle lost or not.
+
+    Raises: ConfigError where an observation brings no confidence, or memory_s is not positive.
+    Source: our form of accumulated evidence, as in `memory.gates.Evidence`.
+    """
+
+    in_order = True
+
+    def __init__(self, dim: int, heads: int, memory_s: float = 0.06, high: float = 1.2, bias: float = 0.0):
+        super().__init__(dim, heads, bias)
+        if not memory_s > 0:
+            raise ConfigError(f"memory_s is {memory_s}; wanted seconds above 0")
+        self.memory_s, self.high = memory_s, high
+
+    def init_state(self, batch, tokens):
+        return ConfirmedState(self.alignment.bias.new_zeros(batch, self.heads, tokens, 1))
+
+    def rate(self, state: ConfirmedState, logits, elapsed_s, error=None):
+        alignment, given = logits.split(1, -1)
+        kept = (-elapsed_s / self.memory_s).exp().to(logits.dtype)[:, None, None, None]
+        score = kept * state.score + given
+        share = given * alignment.sigmoid()
+        return ConfirmedState(score), Ruled(torch.where(score > self.high, share, 0.0), share)
+
+
 class Soft(WriteGate):
     """Never quite shut: the baseline that drifts over thousands of steps.
 
@@ -110,7 +167,9 @@ class Soft(WriteGate):
 class HardThreshold(WriteGate):
     """Exactly zero below a threshold; the gradient is that of the sigmoid everywhere.
 
-        s = sigmoid(a);  rate = s where s > threshold, else 0
+        s = sigmoid(a);  rate = s where s > raised threshold, else 0
+
+    raised: share of the threshold that holds, a buffer; training may raise it from 0, where the gate is soft.
 
     Raises: ConfigError where the threshold is no share.
     Source: straight-through gradients, Bengio et al. 2013, arXiv:1308.3432.
@@ -120,10 +179,11 @@ class HardThreshold(WriteGate):
         super().__init__(dim, heads, bias)
         _share("threshold", threshold)
         self.threshold = threshold
+        self.register_buffer("raised", torch.ones(()))
 
     def rate(self, state, logits, elapsed_s, error=None):
         share = logits.sigmoid()
-        return state, Ruled(_through(share, share > self.threshold), share)
+        return state, Ruled(_through(share, share > self.raised * self.threshold), share)
 
 
 class HardConcrete(WriteGate):
@@ -221,26 +281,14 @@ class Surprise(WriteGate):
 
 GATES = {
     "given": Given,
+    "checked": Checked,
+    "confirmed": Confirmed,
     "soft": Soft,
     "hard": HardThreshold,
     "hard_concrete": HardConcrete,
     "evidence": Evidence,
     "surprise": Surprise,
 }
-
-
-def ramp(step: int, start: int, end: int, most: float) -> float:
-    """Write cost at a step of training: 0 up to `start`, then linear to `most` at `end`, and `most` after it.
-
-    A cost from the first step on shuts the gate before anything was learned through it.
-
-    Raises: ConfigError where end is before start.
-    """
-    if end < start:
-        raise ConfigError(f"the ramp goes from {start} to {end}; wanted start <= end")
-    if step < start:
-        return 0.0
-    return most * min(1.0, (step - start) / (end - start)) if end > start else most
 
 
 def _through(share: Tensor, open_: Tensor) -> Tensor:

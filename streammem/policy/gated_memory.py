@@ -68,9 +68,10 @@ class GatedMemory(nn.Module):
         y = W exp(-r idle_s) q M
 
     forget_s: time in which a memory fades to 1 / e, to be learned from there by head; None never forgets (r = 0).
-    most: the highest rate of a frame.
+    most: the highest rate of a frame. mixed: whether readouts of the heads are mapped back to D; else y is what they
+    are, side by side.
 
-    Shapes: x [B, N, D]; a sequence [B, T, N, D].
+    Shapes: x [B, N, D] -> y [B, N, D], or [B, N, H V] where not mixed; a sequence [B, T, N, D].
     Raises: ConfigError where forget_s is not positive, or the rule keeps everything and could not forget.
     """
 
@@ -83,6 +84,7 @@ class GatedMemory(nn.Module):
         forget_s: float | None = None,
         hidden: int = 64,
         most: float = 1.0,
+        mixed: bool = True,
     ):
         super().__init__()
         if forget_s is not None and not forget_s > 0:
@@ -91,6 +93,8 @@ class GatedMemory(nn.Module):
             raise ConfigError(f"forget_s is {forget_s} and {rule} keeps everything; wanted a rule that decays, or None")
         weights = initial(rule, gate.heads, *widths, hidden)
         self.layer = MemoryLayer(dim, gate.heads, rule, weights, widths, rates=Unit(dim, gate.heads, most))
+        if not mixed:
+            self.layer.out = nn.Identity()
         if on_simplex(rule):  # a step of the optimiser would leave it
             self.layer.initial.requires_grad_(False)
         self.gate, self.rule, self.most = gate, rule, most
@@ -130,15 +134,16 @@ class GatedMemory(nn.Module):
         """T frames written and read one after the other: (state, y [B, T, N, D], Ruled, refused [B, T]), as steps are.
 
         query: x [B, T, N, D] to read at. chunk: frames that the rule takes at once, where it has a chunk form and the
-        gate does not ask the memory; else None. Chunks refuse nothing: a memory that diverges stays so.
+        gate does not ask the memory; else None. Chunks refuse nothing: a memory that diverges stays so. Without chunks
+        the host looks which frames are shut out of every stream, and passes them over.
 
         Raises: NoKernel where the rule has no chunk form, ConfigError where the gate asks.
         """
-        if chunk is None:
-            return self._stepped(state, frames, timed, query)
-        if self.gate.asks:
+        if self.gate.asks and chunk is not None:
             raise ConfigError(f"chunk is {chunk} and {type(self.gate).__name__} asks the memory; wanted chunk=None")
-        if isinstance(self.rule, APART):
+        if self.gate.asks:
+            return self._stepped(state, frames, timed, query)
+        if chunk is not None and isinstance(self.rule, APART):
             raise NoKernel(f"chunks of {self.rule} are not its frames written apart from reading; wanted chunk=None")
         gate, ruled = self._ruled_all(state.gate, frames.logits, timed)
         idle_s, kept, fades = state.idle_s, [], []
@@ -148,10 +153,32 @@ class GatedMemory(nn.Module):
             fades.append(self._kept(idle_s))
         gates = self._gates(ruled.rate, frames.momentum, torch.stack(kept, 1), timed.late_s)
         _, asked = self.layer.tokens((), query)
-        tokens = Tokens(asked.query.transpose(0, 1), frames.key, frames.value, gates)
-        memory, y = self.rule.sequence(state.memory, tree.map(lambda a: a.transpose(0, 1), tokens), chunk)
+        first = tree.map(lambda a: a.transpose(0, 1), (frames.key, frames.value, gates))  # [T, B, ...]
+        tokens, refused = Tokens(asked.query, *first), torch.zeros_like(timed.take)
+        if chunk is None:
+            memory, y, refused = self._written(state.memory, tokens)
+        else:
+            memory, y = self.rule.sequence(state.memory, tokens, chunk)
         y = self._out(torch.stack(fades, 1) * y.transpose(0, 1))
-        return GatedState(memory, gate, idle_s), y, ruled, torch.zeros_like(timed.take)
+        return GatedState(memory, gate, idle_s), y, ruled, refused
+
+    def _written(self, memory, x: Tokens) -> tuple:
+        """Frames [T, B, ...] one by one, where any is written: (memory, y [T, B, H, N, V], refused [B, T])."""
+        written = (x.gates.lr > 0).flatten(2).any(2)  # [T, B]
+        writes = written.any(1).nonzero()[:, 0].tolist()
+        refused, out = torch.zeros_like(written), []
+        for start, end in zip([-1, *writes], [*writes, len(written)]):
+            if start >= 0:
+                frame = tree.map(lambda a, t=start: a[t], x)
+                new = self.rule.write(memory, frame.key, frame.value, frame.gates)
+                finite = tree.finite(new)
+                refused[start] = written[start] & ~finite
+                memory = tree.where(written[start] & finite, new, memory)
+            if end > max(start, 0):
+                query = x.query[max(start, 0) : end]  # [n, B, H, N, K], all at one memory
+                y = self.rule.read(memory, query.movedim(0, 2).flatten(2, 3))
+                out.append(y.unflatten(2, (len(query), -1)).movedim(2, 0))
+        return memory, torch.cat(out), refused.T
 
     def _stepped(self, state: GatedState, frames: Writable, timed: Timed, query: Tensor):
         out, told = [], []
@@ -196,5 +223,5 @@ class GatedMemory(nn.Module):
         return Gates(self.most * rate * self._kept(late_s) / rate.shape[-2], retention, momentum)
 
     def _out(self, y: Tensor) -> Tensor:
-        """[..., H, N, V] -> [..., N, D]; a memory about to diverge says nothing, and not infinity."""
+        """[..., H, N, V] -> [..., N, D or H V]; a memory about to diverge says nothing, and not infinity."""
         return self.layer.out(torch.where(y.isfinite(), y, 0.0).transpose(-3, -2).flatten(-2))

@@ -9,7 +9,7 @@ from streammem.errors import ConfigError
 class RegressionHead(nn.Module):
     """One action.
 
-        action = W silu(W h)
+        action = W gelu(W gelu(W h))
 
     Shapes: h [..., D] -> [..., A]; loss: target as the action, weight [...] -> scalar.
     """
@@ -90,7 +90,7 @@ class FlowHead(nn.Module):
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, outputs)
+        nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, outputs)
     )
 
 

@@ -82,7 +82,7 @@ def record(task: RecallTask, episodes: int, seed: int, noise: float = 0.25, arm=
 
     Source: noise in demonstrations, Laskey et al. 2017, arXiv:1703.09327.
     """
-    recall, g = Recall(task, episodes, seed, arm), torch.Generator().manual_seed(seed)
+    recall, g = Recall(task, episodes, seed, arm), torch.Generator().manual_seed(seed ^ (1 << 30))
     seen, rows, drift = recall.reset(), [], torch.zeros(episodes, 3)
     while not recall.done:
         action = recall.expert()

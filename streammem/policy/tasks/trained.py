@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from streammem import store
 from streammem.errors import CheckpointError, ConfigError
-from streammem.policy.encoders import VectorEncoder
+from streammem.policy.encoders import Straight, VectorEncoder
 from streammem.policy.gate import GATES
 from streammem.policy.gated_memory import GatedMemory
 from streammem.policy.heads import RegressionHead
@@ -23,7 +23,8 @@ class Recipe:
     """What a policy for the recall task is made of, in plain numbers and names.
 
     rule, gate: names of the catalogues, with arguments of each. heads, key, value: of the memory. width: of the token
-    that an observation becomes. hidden: of the action head. most: the highest rate of a write.
+    that an observation is mapped to; 0: it is the token itself, and the head sees it and what the heads read, which
+    learns the task where a mapped one does not. hidden: of the action head. most: the highest rate of a write.
 
     Raises: ConfigError for a name or an argument that there is not.
     """
@@ -35,7 +36,7 @@ class Recipe:
     heads: int = 2
     key: int = 32
     value: int = 32
-    width: int = 64
+    width: int = 0
     hidden: int = 128
     most: float = 1.0
 
@@ -52,10 +53,11 @@ class Recipe:
     def made(self) -> MemoryPolicy:
         """The policy, untrained."""
         rule = RULES[self.rule](**self.rule_options)
-        gate = GATES[self.gate](self.width, self.heads, **self.gate_options)
-        memory = GatedMemory(self.width, gate, rule, (self.key, self.value), most=self.most)
-        head = RegressionHead(2 * self.width, ACTION, self.hidden)
-        return MemoryPolicy(VectorEncoder(OBSERVATION, self.width), memory, head)
+        encoder = VectorEncoder(OBSERVATION, self.width) if self.width else Straight(OBSERVATION)
+        dim, read = (self.width, self.width) if self.width else (OBSERVATION, self.heads * self.value)
+        gate = GATES[self.gate](dim, self.heads, **self.gate_options)
+        memory = GatedMemory(dim, gate, rule, (self.key, self.value), most=self.most, mixed=self.width > 0)
+        return MemoryPolicy(encoder, memory, RegressionHead(dim + read, ACTION, self.hidden))
 
 
 def save(path, policy: MemoryPolicy, recipe: Recipe, source: str) -> None:
