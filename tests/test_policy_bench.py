@@ -89,8 +89,9 @@ def test_a_small_run_of_the_bench(tmp_path, monkeypatch):
     figures = {x.metric: x for x in run("policy", bench.POLICY, setup)}
     assert figures["parity"].ok
     for name in ("delta", "memoryless"):
-        figure = figures[f"place, {name}, history 125"]
-        assert 0 <= figure.baseline <= figure.ours <= 1 and "n 6" in figure.baseline_name
+        share, low, high = (figures[f"place, {name}, history 125{end}"] for end in ("", ", 95 % from", ", 95 % to"))
+        assert 0 <= low.ours <= share.ours <= high.ours <= 1 and share.unit == "of 6"
+        assert 0 <= share.baseline <= 1 and share.baseline_name == "chance" and low.baseline is None
     assert figures["fault not finite, state finite"].ours == 1 and figures["delta, state"].ok
     assert figures["delta, p50 at 8000"].ours > 0
     before = (tmp_path / "policy" / "delta-place-0" / "checkpoint.safetensors").stat().st_mtime_ns

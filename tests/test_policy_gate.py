@@ -121,6 +121,15 @@ def test_a_shut_gate_still_learns_to_open(name):
     assert (grad > 0).any()
 
 
+def test_a_gate_that_is_not_seen_through_learns_from_what_is_open_alone():
+    made = gate("hard", through=False)
+    _, ruled = made.rate((), made.logits(frames()), torch.zeros(B, T))
+    shut = ruled.rate == 0
+    (grad,) = torch.autograd.grad(ruled.rate[shut].sum(), made.alignment.bias, retain_graph=True)
+    (rest,) = torch.autograd.grad(ruled.rate[~shut].sum(), made.alignment.bias)
+    assert shut.any() and (grad == 0).all() and (rest > 0).all()
+
+
 def test_hard_concrete_is_open_as_often_as_it_says():
     made = HardConcrete(D, 1).train()
     logits = torch.linspace(-3, 3, 7)[:, None, None, None].expand(7, 20_000, 1, 1)

@@ -217,6 +217,7 @@ def test_one_who_stands_still_is_right_by_chance_alone():
     # it stays where the last of eight things was taught
     outcome = rolled(Still(), RecallTask(items=8, delay=0), 16, 0)
     assert 0 < outcome.success.float().mean() < 0.3 and outcome.miss_m.shape == (16, 3)
+    assert 0 <= outcome.chance < 0.1
     assert outcome.written == {"teach": pytest.approx(0.15), "work": 0.0, "query": 0.0}
 
 

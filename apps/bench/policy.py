@@ -55,14 +55,14 @@ def parity(setup: Setup) -> str | None:
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
-    """Success by cell with its 95 % interval, then faults and latency of our own."""
+    """Success by cell, then faults and latency of our own."""
     told = setup.workload.policy
     for mode in told.modes:
         for name in told.policies or POLICIES:
             longer = told.longer * (told.baselines_longer if name in BASELINES else 1)
             policies = list(seeds(name, mode, told.seeds, longer, setup.out))
             for cell, task in cells(name, mode, told).items():
-                yield success(f"{mode}, {name}, {cell}", policies, task, told, TARGETS.get((name, cell)))
+                yield from success(f"{mode}, {name}, {cell}", policies, task, told, TARGETS.get((name, cell)))
             if name == GIVEN and mode == "place":
                 yield from faults(policies, told)
             if name in told.timed and mode == "place":
@@ -81,13 +81,19 @@ def cells(name: str, mode: str, told: Policy) -> dict[str, RecallTask]:
     return found
 
 
-def success(metric: str, policies: list[Contender], task: RecallTask, told: Policy, target: Target | None) -> Measured:
-    """Share of the questions answered within 3 cm, over all seeds, beside the ends of its 95 % interval."""
-    said = [rolled(policy, task, told.episodes, UNSEEN + i).success for i, policy in enumerate(policies)]
-    right, asked = (int(sum(count(x) for x in said)) for count in (torch.sum, torch.numel))
-    low, high = interval(right, asked)
-    held = target if told.full else None
-    return Measured(metric, "", right / asked, low, f"lower end; upper {high:.3f}, n {asked}", held)
+def success(
+    metric: str, policies: list[Contender], task: RecallTask, told: Policy, target: Target | None
+) -> Iterator[Measured]:
+    """Share of the questions answered within 3 cm, over all seeds, beside chance; then the ends of its 95 % interval.
+
+    Chance is what the same answers score at the questions of other episodes.
+    """
+    found = [rolled(policy, task, told.episodes, UNSEEN + i) for i, policy in enumerate(policies)]
+    right, asked = (int(sum(count(x.success) for x in found)) for count in (torch.sum, torch.numel))
+    unit, chance = f"of {asked}", mean(x.chance for x in found)
+    yield Measured(metric, unit, right / asked, chance, "chance", target if told.full else None)
+    for end, share in zip(("from", "to"), interval(right, asked)):
+        yield Measured(f"{metric}, 95 % {end}", unit, share)
 
 
 def faults(policies: list[Contender], told: Policy) -> Iterator[Measured]:

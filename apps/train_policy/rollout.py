@@ -16,6 +16,7 @@ class Outcome(NamedTuple):
     """What came of episodes."""
 
     miss_m: Tensor  # [B, queries] distance from the goal at the end of each question
+    chance: float  # success of the same answers, each given to the question of another episode
     written: dict[str, float]  # share of the steps of a phase that were written
 
     @property
@@ -35,7 +36,11 @@ def rolled(policy, task: RecallTask, episodes: int, seed: int, arm=None, disturb
         state, action, kept = policy.step(state, given.observation, given.confidence, given.time_s)
         share[recall.phase.name].append((kept > 0).float().mean())
         seen = recall.step(action)
-    return Outcome(recall.miss_m, {name: torch.stack(x).mean().item() if x else 0.0 for name, x in share.items()})
+    others = [(recall.answer.roll(i, 0) - recall.wanted).norm(dim=-1) < WITHIN_M for i in range(1, episodes)]
+    chance = torch.stack(others).float().mean().item() if others else 0.0
+    return Outcome(
+        recall.miss_m, chance, {name: torch.stack(x).mean().item() if x else 0.0 for name, x in share.items()}
+    )
 
 
 def interval(right: int, asked: int, z: float = 1.96) -> tuple[float, float]:

@@ -165,25 +165,28 @@ class Soft(WriteGate):
 
 
 class HardThreshold(WriteGate):
-    """Exactly zero below a threshold; the gradient is that of the sigmoid everywhere.
+    """Exactly zero below a threshold.
 
         s = sigmoid(a);  rate = s where s > raised threshold, else 0
 
-    raised: share of the threshold that holds, a buffer; training may raise it from 0, where the gate is soft.
+    raised: share of the threshold that holds, a buffer; training may raise it from 0, where the gate is soft. through:
+    whether the gradient is that of s everywhere, also where the gate is shut; else it is that of the rate, and what is
+    shut stays so for all the loss says.
 
     Raises: ConfigError where the threshold is no share.
     Source: straight-through gradients, Bengio et al. 2013, arXiv:1308.3432.
     """
 
-    def __init__(self, dim: int, heads: int, threshold: float = 0.5, bias: float = 0.0):
+    def __init__(self, dim: int, heads: int, threshold: float = 0.5, through: bool = True, bias: float = 0.0):
         super().__init__(dim, heads, bias)
         _share("threshold", threshold)
-        self.threshold = threshold
+        self.threshold, self.through = threshold, through
         self.register_buffer("raised", torch.ones(()))
 
     def rate(self, state, logits, elapsed_s, error=None):
         share = logits.sigmoid()
-        return state, Ruled(_through(share, share > self.raised * self.threshold), share)
+        open_ = share > self.raised * self.threshold
+        return state, Ruled(_through(share, open_) if self.through else torch.where(open_, share, 0.0), share)
 
 
 class HardConcrete(WriteGate):

@@ -118,7 +118,8 @@ class RecallTask:
 class Recall:
     """B episodes of a task in lock step.
 
-    miss_m: distance of the hand from its goal at the end of each question, [B, queries]; NaN before.
+    answer, wanted: where the hand is at the end of each question, and where it should be, [B, queries, 3] metres.
+    miss_m: the distance between them, [B, queries]. NaN before.
 
     Shapes: actions [B, 3], cut to [-1, 1].
     Source: our own task; the arm after RoboTTT's eight thousand steps of history.
@@ -148,13 +149,19 @@ class Recall:
         self.waypoints = self._inside(stops)
         self.flashes = torch.randint(TAGS, (self.batch, stops), generator=g)
         self.flashing = torch.rand(self.batch, stops, generator=g) < task.distractors
-        self.miss_m = torch.full((self.batch, task.queries), torch.nan)
+        self.answer = torch.full((self.batch, task.queries, 3), torch.nan)
+        self.wanted = torch.full_like(self.answer, torch.nan)
         return self._seen()
 
     @property
     def done(self) -> bool:
         """Whether the episodes are over."""
         return self.t >= self.task.length
+
+    @property
+    def miss_m(self) -> Tensor:
+        """Distance of each answer from what was wanted, [B, queries] metres; NaN before the question's end."""
+        return (self.answer - self.wanted).norm(dim=-1)
 
     @property
     def phase(self) -> Phase:
@@ -193,7 +200,7 @@ class Recall:
         if name == "teach" and k == TAUGHT - 2:
             self.places[:, i] = self.state.hand  # what was shown is where the arm really was
         if name == "query" and k == ASKED - 1:
-            self.miss_m[:, i] = (self.state.hand - goal).norm(dim=1)
+            self.answer[:, i], self.wanted[:, i] = self.state.hand, goal
         self.t += 1
         return self._seen()
 
