@@ -134,6 +134,31 @@ def test_a_stage_teaches_again_and_errs_as_it_is_told():
     assert torch.equal(shown.confidence[at_work], shown.observation[at_work, 42]) and shown.confidence[at_work].any()
 
 
+def test_a_share_of_the_demonstrations_is_simulated():
+    pytest.importorskip("mujoco", reason="needs the extra [robot]")
+    stage = replace(SMALL, groups=4, items=(1, 1), delay=(5, 5))
+    none, half = (demonstrations(TINY, replace(stage, simulated=share), 0) for share in (0.0, 0.5))
+    alike = [
+        torch.equal(*(x.observation.unflatten(0, (12, -1))[3 * i : 3 * i + 3] for x in (none, half))) for i in range(4)
+    ]
+    assert alike == [True, False, True, False]
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted():
+    trainer = PolicyTrainer(TINY)
+    before = [p.clone() for p in trainer.model.parameters()]
+    next(trainer.model.parameters()).register_hook(lambda grad: grad * torch.nan)
+    trainer.advance()
+    assert trainer.skipped > 0 and all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters()))
+
+
+def test_a_memory_that_diverges_in_training_says_what_to_lower():
+    stage = replace(SMALL, items=(3, 3), segment=400)
+    told = PolicySettings(recipe=Recipe("titans", most=5.0), chunk=None)
+    with pytest.raises(ConfigError, match="recipe.most"):
+        PolicyTrainer(replace(TINY, policy=told, stages=(stage,))).advance()
+
+
 def test_a_hard_gate_is_soft_at_first():
     s = replace(TINY, policy=PolicySettings(recipe=Recipe(gate="hard"), chunk=16), threshold_ramp=(0.2, 0.6))
     trainer, raised = PolicyTrainer(s), []

@@ -68,6 +68,7 @@ def write(trainer: PolicyTrainer, out: Path, wall_s: float, cpu_s: float) -> Non
         trained.save(out / WEIGHTS, trainer.model.policy, trainer.settings.policy.recipe, source)
     write_curve(out / CURVE, trainer.losses, trainer.scores)
     told = {"commit": commit(), "machine": machine(), "versions": versions(), "step": trainer.step}
+    told["skipped"] = trainer.skipped
     told |= {"seconds": round(wall_s, 1), "cpu_seconds": round(cpu_s, 1)}
     told |= {"losses": [list(x) for x in trainer.losses], "scores": [[step, x] for step, x in trainer.scores]}
     (out / RUN).write_text(config.dump({"settings": trainer.settings, "run": told}))

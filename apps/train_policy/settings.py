@@ -40,7 +40,8 @@ class Stage:
     """A part of the curriculum: episodes that are recorded for it, and how long it lasts.
 
     groups: how many recordings of `batch` episodes each, every one with its own number of items and delay. changed: at
-    most that share of the items is taught again. false_confidence: as in `RecallTask`.
+    most that share of the items is taught again. false_confidence: as in `RecallTask`. simulated: share of the groups
+    that are recorded with the arm in MuJoCo, which needs the extra [robot]; the others with its kinematics.
     """
 
     steps: int
@@ -49,14 +50,15 @@ class Stage:
     delay: tuple[int, int] = (10, 100)  # shortest and longest, steps
     changed: float = 0.0
     false_confidence: float = 0.0
+    simulated: float = 0.0
     segment: int = 512  # steps through which gradients go; the state goes on
     batch: int = 16
 
     def __post_init__(self):
         if min(self.steps, self.groups, self.segment, self.batch) < 1:
             raise ConfigError(f"{self} makes no sense; wanted at least 1 step, group, batch and segment")
-        if self.groups > GROUPS or not 0 <= self.changed <= 1:
-            raise ConfigError(f"{self} makes no sense; wanted at most {GROUPS} groups, and changed from 0 to 1")
+        if self.groups > GROUPS or not (0 <= self.changed <= 1 and 0 <= self.simulated <= 1):
+            raise ConfigError(f"{self} makes no sense; wanted at most {GROUPS} groups; changed, simulated from 0 to 1")
         for name, least in (("items", 1), ("delay", 0)):
             low, high = getattr(self, name)
             if not least <= low <= high:

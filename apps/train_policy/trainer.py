@@ -23,7 +23,8 @@ UNSEEN = 1 << 31  # seeds from here on are for judging
 class PolicyTrainer:
     """A policy and its optimiser, `step` steps on their way. A step is one turn of whole episodes.
 
-    losses: (step, mean loss since the entry before); scores: (step, success by history).
+    losses: (step, mean loss since the entry before); scores: (step, success by history). skipped: segments whose
+    gradient was not finite, as where a memory diverged and its write was refused; they change nothing.
     """
 
     def __init__(self, settings: PolicyTrainSettings):
@@ -35,7 +36,7 @@ class PolicyTrainer:
         self.optimiser = torch.optim.AdamW(
             [group for group in groups if group["params"]], settings.rate, weight_decay=settings.weight_decay
         )
-        self.step = 0
+        self.step = self.skipped = 0
         self.losses: list[tuple[int, float]] = []
         self.scores: list[tuple[int, dict[str, float]]] = []
         self._since: list[float] = []  # losses since the last entry
@@ -69,7 +70,7 @@ class PolicyTrainer:
         self.step += 1
         self._since.append(sum(losses) / len(losses))
         if not math.isfinite(self._since[-1]):
-            raise ConfigError(f"the loss of step {self.step} is {self._since[-1]}; wanted a lower rate")
+            raise ConfigError(f"the loss of step {self.step} is {self._since[-1]}; wanted a lower rate or recipe.most")
         return self._since[-1]
 
     def evaluate(self) -> dict[str, float]:
@@ -93,7 +94,13 @@ class PolicyTrainer:
         tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
         for index, entry in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{name}": x for name, x in entry.items()}
-        note = {"step": self.step, "since": self._since, "losses": self.losses, "scores": self.scores}
+        note = {
+            "step": self.step,
+            "skipped": self.skipped,
+            "since": self._since,
+            "losses": self.losses,
+            "scores": self.scores,
+        }
         notes = {"settings": json.dumps(config.plain(self.settings)), "progress": json.dumps(note)}
         store.save(path, tensors, schema=SCHEMA, rule="policy", notes=notes)
 
@@ -116,7 +123,7 @@ class PolicyTrainer:
         )
         self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
         progress = json.loads(stored.notes["progress"])
-        self.step, self._since = progress["step"], progress["since"]
+        self.step, self.skipped, self._since = (progress[name] for name in ("step", "skipped", "since"))
         self.losses, self.scores = ([(step, x) for step, x in progress[name]] for name in ("losses", "scores"))
 
     def _learned(self, state, segment: Segment):
@@ -135,8 +142,10 @@ class PolicyTrainer:
         loss = cloned(torch.cat(action, 1), segment)
         self.optimiser.zero_grad()
         (loss + self.settings.write_cost_at(self.step) * cost).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        self.optimiser.step()
+        if nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip).isfinite():
+            self.optimiser.step()
+        else:
+            self.skipped += 1
         return state, loss.item()
 
     def _stretches(self, segment: Segment) -> list[tuple[int, int]]:
@@ -161,15 +170,27 @@ def drawn_by(seed: int, step: int) -> int:
 
 
 def demonstrations(settings: PolicyTrainSettings, stage: Stage, seed: int) -> Episodes:
-    """What the expert shows in a stage: group by group, one number of items and one delay each."""
-    g, groups = torch.Generator().manual_seed(seed), []
+    """What the expert shows in a stage: group by group, one number of items, one delay and one kind of arm each.
+
+    Raises: ConfigError where the simulated arm is wanted and the extra [robot] is missing.
+    """
+    g, groups, simulated = torch.Generator().manual_seed(seed), [], _simulated() if stage.simulated else None
     for i in range(stage.groups):
         items, delay = (int(torch.randint(low, high + 1, (), generator=g)) for low, high in (stage.items, stage.delay))
         changed = int(torch.randint(int(stage.changed * items) + 1, (), generator=g))
         wrong = stage.false_confidence
         task = RecallTask(settings.mode, items=items, delay=delay, changed=changed, false_confidence=wrong)
-        groups.append(record(task, settings.recorded, (seed << 10) + i))
+        due = int((i + 1) * stage.simulated) > int(i * stage.simulated)
+        groups.append(record(task, settings.recorded, (seed << 10) + i, arm=simulated if due else None))
     return joined(groups)
+
+
+def _simulated():
+    try:
+        from streammem.policy.tasks.panda import MujocoArm
+    except ImportError as error:
+        raise ConfigError(f"{error}; wanted the extra [robot], or stages with simulated=0") from error
+    return MujocoArm()
 
 
 def cloned(action: Tensor, segment: Segment) -> Tensor:

@@ -101,7 +101,7 @@ class Checked(Given):
 
         s = sigmoid(a);  rate = c s where s > threshold, else 0
 
-    What the check goes by is learned, from episodes in which confidences err. The gradient is that of c s.
+    What the check goes by is learned, from episodes in which confidences err.
 
     Raises: ConfigError where an observation brings no confidence, or the threshold is no share.
     """
@@ -114,7 +114,7 @@ class Checked(Given):
     def rate(self, state, logits, elapsed_s, error=None):
         alignment, given = logits.split(1, -1)
         share = alignment.sigmoid()
-        return state, Ruled(given * _through(share, share > self.threshold), given * share)
+        return state, Ruled(given * torch.where(share > self.threshold, share, 0.0), given * share)
 
 
 class ConfirmedState(NamedTuple):

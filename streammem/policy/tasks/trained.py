@@ -3,6 +3,7 @@
 import inspect
 import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from streammem import store
 from streammem.errors import CheckpointError, ConfigError
@@ -15,6 +16,10 @@ from streammem.policy.tasks.recall import ACTION, OBSERVATION
 from streammem.rules import RULES
 
 SCHEMA = 1
+SHIPPED = {  # name: the command that trained it
+    "place": "streammem train-policy policy",
+    "place_learned": "streammem train-policy policy_learned",
+}
 Options = dict[str, int | float | bool | str]
 
 
@@ -64,6 +69,16 @@ def save(path, policy: MemoryPolicy, recipe: Recipe, source: str) -> None:
     """Writes the weights and the recipe. source: the command that trained them."""
     notes = {"recipe": json.dumps(asdict(recipe)), "source": source}
     store.save(path, policy.state_dict(), schema=SCHEMA, rule=recipe.rule, notes=notes)
+
+
+def shipped(name: str) -> MemoryPolicy:
+    """A policy that comes with the package, ready to act; `SHIPPED` says which there are.
+
+    Raises: ConfigError for a name that there is not.
+    """
+    if name not in SHIPPED:
+        raise ConfigError(f"no policy {name!r} comes with the package; known: {', '.join(SHIPPED)}")
+    return load(Path(__file__).parents[1] / f"{name}.safetensors")
 
 
 def load(path) -> MemoryPolicy:
