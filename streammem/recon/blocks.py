@@ -33,11 +33,15 @@ class Mlp(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """softmax(R q (R k)^T / sqrt(K)) v, all three from the same tokens. Shapes: x [B, N, D] -> [B, N, D]."""
+    """softmax(R q (R k)^T / sqrt(K)) v, all three from the same tokens. Shapes: x [B, N, D] -> [B, N, D].
+
+    half: R rounds to float16, so that a last bit of one block's result can become 1e-3 of a query in the next. On a
+    processor the attention then runs in float64: its own last bits are one cause less.
+    """
 
     def __init__(self, dim: int, heads: int, half: bool = False):
         super().__init__()
-        self.heads, self.turn = heads, rotate_in_half if half else rotate
+        self.heads, self.half, self.turn = heads, half, rotate_in_half if half else rotate
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
 
@@ -45,7 +49,9 @@ class SelfAttention(nn.Module):
         query, key, value = (_split(part, self.heads) for part in self.qkv(x).chunk(3, -1))
         if by is not None:
             query, key = self.turn(query, by), self.turn(key, by)
-        return self.proj(_joined(scaled_dot_product_attention(query, key, value)))
+        exact = torch.float64 if self.half and x.device.type == "cpu" else x.dtype
+        read = scaled_dot_product_attention(query.to(exact), key.to(exact), value.to(exact))
+        return self.proj(_joined(read).to(x.dtype))
 
 
 class CrossAttention(nn.Module):

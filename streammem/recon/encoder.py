@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d, pad
 
 from streammem.recon.blocks import EPS, EncoderBlock
 from streammem.recon.config import ReconConfig
@@ -10,14 +11,23 @@ from streammem.recon.state import View
 
 
 class PatchEmbed(nn.Module):
-    """One token a patch, in row-major order. Shapes: [B, C, h, w] -> [B, N, E]."""
+    """One token a patch, in row-major order: b + sum over rows, columns, channels of W x.
+
+    The bias is the weight of a channel of ones, so that sums begin with it on every processor, as in the reference: a
+    sum that ends with it differs in its last bits, and the encoder's rounding to float16 makes 10 times more of them.
+
+    Shapes: [B, C, h, w] -> [B, N, E].
+    """
 
     def __init__(self, channels: int, dim: int, patch_size: int):
         super().__init__()
         self.proj = nn.Conv2d(channels, dim, patch_size, stride=patch_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x).flatten(2).mT
+        side = self.proj.kernel_size[0] - 1
+        first = pad(self.proj.bias[:, None, None, None], (0, side, 0, side))
+        weight = torch.cat([first, self.proj.weight], 1)
+        return conv2d(torch.cat([torch.ones_like(x[:, :1]), x], 1), weight, stride=side + 1).flatten(2).mT
 
 
 def image_blocks(config: ReconConfig) -> nn.ModuleList:
