@@ -74,13 +74,14 @@ class Admission:
             duplicate=counters.duplicate + duplicate,
             late=counters.late + (take & behind),
             stale=counters.stale + stale,
-            missing=counters.missing + self._missing(elapsed_s),
+            missing=counters.missing + self.missing(elapsed_s),
         )
         shifted = torch.cat([clock.recent_s[:, 1:], time_s[:, None]], 1)
         clock = Clock(torch.where(newest, time_s, clock.newest_s), torch.where(take[:, None], shifted, clock.recent_s))
         return clock, counters, Admitted(take, newest, elapsed_s, torch.where(take, late_s, 0.0))
 
-    def _missing(self, elapsed_s: Tensor) -> Tensor:
+    def missing(self, elapsed_s: Tensor) -> Tensor:
+        """How many observations should have come in times between two that did; any shape."""
         if self.period_s is None:
             return torch.zeros_like(elapsed_s, dtype=torch.int64)
         return ((elapsed_s / self.period_s).round() - 1).clamp_min(0).to(torch.int64)

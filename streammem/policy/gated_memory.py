@@ -146,12 +146,8 @@ class GatedMemory(nn.Module):
         if chunk is not None and isinstance(self.rule, APART):
             raise NoKernel(f"chunks of {self.rule} are not its frames written apart from reading; wanted chunk=None")
         gate, ruled = self._ruled_all(state.gate, frames.logits, timed)
-        idle_s, kept, fades = state.idle_s, [], []
-        for t in range(query.shape[1]):
-            _, idle_s, retention = self._idle(idle_s, ruled.rate[:, t], timed.elapsed_s[:, t])
-            kept.append(retention)
-            fades.append(self._kept(idle_s))
-        gates = self._gates(ruled.rate, frames.momentum, torch.stack(kept, 1), timed.late_s)
+        idle_s, kept, fades = self._idle_all(state.idle_s, ruled.rate, timed.elapsed_s)
+        gates = self._gates(ruled.rate, frames.momentum, kept, timed.late_s)
         _, asked = self.layer.tokens((), query)
         first = tree.map(lambda a: a.transpose(0, 1), (frames.key, frames.value, gates))  # [T, B, ...]
         tokens, refused = Tokens(asked.query, *first), torch.zeros_like(timed.take)
@@ -159,7 +155,7 @@ class GatedMemory(nn.Module):
             memory, y, refused = self._written(state.memory, tokens)
         else:
             memory, y = self.rule.sequence(state.memory, tokens, chunk)
-        y = self._out(torch.stack(fades, 1) * y.transpose(0, 1))
+        y = self._out(fades * y.transpose(0, 1))
         return GatedState(memory, gate, idle_s), y, ruled, refused
 
     def _written(self, memory, x: Tokens) -> tuple:
@@ -211,6 +207,14 @@ class GatedMemory(nn.Module):
         idle_s = idle_s + elapsed_s
         waited = torch.where(written, idle_s, torch.zeros_like(idle_s))
         return written, torch.where(written, torch.zeros_like(idle_s), idle_s), self._kept(waited)
+
+    def _idle_all(self, idle_s: Tensor, rate: Tensor, elapsed_s: Tensor) -> tuple:
+        """(idle time after T frames, retention of their writes, fading of their reads); these [B, T, H, 1, 1]."""
+        each = []
+        for t in range(rate.shape[1]):
+            _, idle_s, retention = self._idle(idle_s, rate[:, t], elapsed_s[:, t])
+            each.append((retention, self._kept(idle_s)))
+        return idle_s, *(torch.stack(x, 1) for x in zip(*each))
 
     def _kept(self, seconds: Tensor) -> Tensor:
         """Share of a memory that is left after seconds [...]: [..., H, 1, 1]."""

@@ -136,20 +136,32 @@ class MemoryPolicy(nn.Module):
 
     def _span(self, state: PolicyState, x, frames: Writable, time_s, valid, finite, chunk) -> tuple:
         """Steps without a reset: (state, h, Ruled)."""
-        clock, counters, told = state.clock, state.counters, []
-        held = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        at = []  # index into [seen, x] of what is acted on
-        for t in range(x.shape[1]):
-            clock, counters, admitted = self.admission(clock, counters, time_s[:, t], valid[:, t], finite[:, t])
-            held = torch.where(admitted.newest, t + 1, held)
-            told.append(Timed(admitted.take, admitted.elapsed_s, admitted.late_s))
-            at.append(held)
-        index = torch.stack(at, 1)[..., None, None].expand(-1, -1, *x.shape[2:])
+        clock, counters, timed, held = self._admitted(state, time_s.to(torch.float64), valid, finite)
+        index = held[..., None, None].expand(-1, -1, *x.shape[2:])
         acted = torch.cat([state.seen[:, None], x], 1).gather(1, index)
-        timed = tree.map(lambda *a: torch.stack(a, 1), *told)
         memory, y, ruled, refused = self.memory.sequence(state.memory, frames, timed, acted, chunk)
         counted = _counted(counters, ruled.rate, refused)
         return PolicyState(memory, acted[:, -1], clock, counted), self._joined(acted, y), ruled
+
+    def _admitted(self, state: PolicyState, time_s: Tensor, valid: Tensor, finite: Tensor) -> tuple:
+        """(clock, counters, Timed, held) of T steps; held [B, T]: what is acted on, an index into [seen, x].
+
+        Steps that all come in order and whole, as a recording's do, are admitted at once: the host looks whether.
+        """
+        clock, counters, each, held = state.clock, state.counters, [], torch.zeros_like(time_s[:, 0], dtype=torch.int64)
+        before = torch.cat([clock.newest_s[:, None], time_s[:, :-1]], 1)
+        if torch.all(valid & finite & (time_s > before)):
+            elapsed_s = torch.where(before.isfinite(), time_s - before, 0.0)
+            clock = Clock(time_s[:, -1], torch.cat([clock.recent_s, time_s], 1)[:, -clock.recent_s.shape[1] :])
+            missing = counters.missing + self.admission.missing(elapsed_s).sum(1)
+            counters = counters._replace(taken=counters.taken + time_s.shape[1], missing=missing)
+            held = torch.arange(1, time_s.shape[1] + 1, device=time_s.device).expand_as(time_s)
+            return clock, counters, Timed(valid, elapsed_s, torch.zeros_like(elapsed_s)), held
+        for t in range(time_s.shape[1]):
+            clock, counters, admitted = self.admission(clock, counters, time_s[:, t], valid[:, t], finite[:, t])
+            held = torch.where(admitted.newest, t + 1, held)
+            each.append((Timed(admitted.take, admitted.elapsed_s, admitted.late_s), held))
+        return clock, counters, *tree.map(lambda *a: torch.stack(a, 1), *each)
 
     def _encoded(self, observation: Observation) -> Tensor:
         """[..., N, D]."""
