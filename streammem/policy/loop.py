@@ -1,7 +1,7 @@
 """ControlLoop: a policy at a fixed rate, in real time."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -176,23 +176,30 @@ class ControlLoop:
         other._action.copy_(self._action)
         return other
 
-    def save(self, path) -> None:
+    def save(self, path, notes: Mapping[str, str] | None = None) -> None:
         """Writes the episode as it stands, atomically: killed at any moment, the file is the old one or the new one.
+
+        notes: whatever else is to be known where the episode goes on; `load` returns them.
 
         Raises: CheckpointError where the disk refuses.
         """
         live = Live(self.snapshot(), self._action)
-        store.save(path, live, schema=SCHEMA, rule=repr(self.policy.rule), fingerprint=store.fingerprint(self.policy))
+        told = {"rule": repr(self.policy.rule), "fingerprint": store.fingerprint(self.policy)}
+        store.save(path, live, schema=SCHEMA, notes=notes, **told)
 
-    def load(self, path) -> None:
+    def load(self, path) -> dict[str, str]:
         """Goes on where `save` was called, with the same policy: the same observations give the same actions.
+
+        Returns the notes.
 
         Raises: CheckpointError where the file is not whole, or of another policy.
         """
         told = {"schema": SCHEMA, "rule": repr(self.policy.rule), "fingerprint": store.fingerprint(self.policy)}
-        live = store.load(path, **told, device=self._action.device).into(self._live)
+        stored = store.load(path, **told, device=self._action.device)
+        live = stored.into(self._live)
         self._shared.publish(live.state)
         self._action.copy_(live.action)
+        return stored.notes
 
     def report(self) -> Report:
         """Latencies and counts."""

@@ -7,6 +7,8 @@ import numpy as np
 
 from streammem.errors import ConfigError
 
+SPIN_S = 1e-3  # how long before a tick sleeping ends
+
 
 class Time(Protocol):
     """Where time comes from; tests bring their own."""
@@ -26,6 +28,19 @@ class SystemTime:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+class LeapingTime:
+    """The machine's clock, but waiting takes no time: for a loop that is to be over sooner than life."""
+
+    def __init__(self):
+        self._leapt_s = 0.0
+
+    def now(self) -> float:
+        return time.perf_counter() + self._leapt_s
+
+    def sleep(self, seconds: float) -> None:
+        self._leapt_s += seconds + SPIN_S
 
 
 class Latency(NamedTuple):
@@ -95,7 +110,7 @@ class Pace:
     Raises: ConfigError where the rate is not positive, or spin_s is negative.
     """
 
-    def __init__(self, rate_hz: float, time: Time, spin_s: float = 1e-3):
+    def __init__(self, rate_hz: float, time: Time, spin_s: float = SPIN_S):
         if not rate_hz > 0 or not spin_s >= 0:
             raise ConfigError(f"rate_hz is {rate_hz}, spin_s {spin_s}; wanted a rate above 0 and spin_s >= 0")
         self.period_s = 1 / rate_hz

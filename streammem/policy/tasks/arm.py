@@ -77,6 +77,18 @@ def commanded(jacobian: Tensor, command: Tensor, joints: Tensor, velocity: Tenso
 
 def forward(joints: Tensor) -> tuple[Tensor, Tensor]:
     """Where the hand is, and how it moves with each joint: [..., 7] rad -> [..., 3] m, [..., 3, 7] m/rad."""
+    axes, places, hand = _chain(joints)
+    return hand, torch.linalg.cross(axes, hand[..., None, :] - places).mT
+
+
+def skeleton(joints: Tensor) -> Tensor:
+    """Points along the arm, from its foot to between the fingers: [..., 7] rad -> [..., 9, 3] m."""
+    _, places, hand = _chain(joints)
+    return torch.cat([torch.zeros_like(hand)[..., None, :], places, hand[..., None, :]], -2)
+
+
+def _chain(joints: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Axes and places of the joints [..., 7, 3], and where the hand is [..., 3]."""
     turn = torch.eye(3, dtype=joints.dtype).expand(*joints.shape[:-1], 3, 3)
     place = joints.new_zeros(*joints.shape[:-1], 3)
     axes, places = [], []
@@ -90,6 +102,4 @@ def forward(joints: Tensor) -> tuple[Tensor, Tensor]:
         turn = torch.stack([c * x + s * side, c * side - s * x, axis], -1)
         axes.append(axis)
         places.append(place)
-    hand = place + HAND * turn[..., 2]
-    axes, places = torch.stack(axes, -2), torch.stack(places, -2)  # [..., 7, 3]
-    return hand, torch.linalg.cross(axes, hand[..., None, :] - places).mT
+    return torch.stack(axes, -2), torch.stack(places, -2), place + HAND * turn[..., 2]

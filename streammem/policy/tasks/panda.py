@@ -21,8 +21,10 @@ from torch import Tensor
 from streammem.errors import ConfigError
 from streammem.policy.tasks.arm import GRAVITY, STEP_S, commanded
 from streammem.policy.tasks.recall import ACTION, ASKED, OBSERVATION, WITHIN_M, Recall, RecallTask
+from streammem.policy.tasks.view import Camera
 
 HOME = (0.0, -0.35, 0.0, -2.1, 0.0, 0.30, 0.78)  # the model's sixth joint is turned by a quarter
+CAMERA = Camera()
 SUBSTEPS = 4  # of physics in a control step
 HAND, LAST = "end_effector", "panda0_link7"
 IDS = {mode: f"streammem/PandaRecall{mode.capitalize()}-v0" for mode in ("place", "weigh")}
@@ -37,11 +39,16 @@ def model() -> mujoco.MjModel:
         return re.search(r"<mujocoinclude>(.*)</mujocoinclude>", text, re.DOTALL).group(1)
 
     assets = part("assets.xml").replace('meshdir="franka_assets/meshes"', f'meshdir="{folder}/meshes"')
+
+    def numbers(values) -> str:
+        return " ".join(f"{x:.6f}" for x in values)
+
+    axes = numbers(CAMERA.axes[:2].flatten())
     made = mujoco.MjModel.from_xml_string(f"""<mujoco model="panda_recall">{assets}
         <visual><global offwidth="640" offheight="480"/></visual>
         <worldbody>
             <light pos="1 0 2.5" dir="-.3 0 -1"/>
-            <camera name="front" pos="1.6 -1.1 1.2" xyaxes="0.6 0.8 0 -0.4 0.3 0.85"/>
+            <camera name="front" pos="{numbers(CAMERA.eye)}" xyaxes="{axes}" fovy="{CAMERA.field_deg}"/>
             <geom type="plane" size="2 2 .1" rgba=".3 .4 .5 1" contype="0" conaffinity="0"/>
             <site name="goal" type="sphere" size="0.015" rgba="0.1 0.8 0.2 0.6"/>
             {part("chain.xml")}
@@ -104,6 +111,27 @@ class MujocoArm:
         return PandaState(command, *parts)
 
 
+class Pictures:
+    """Pictures of a Panda whose joints are told, rendered by MuJoCo: MUJOCO_GL=egl where there is no display."""
+
+    def __init__(self, model: mujoco.MjModel, height: int = 480, width: int = 640):
+        self._data, self._model = mujoco.MjData(model), model
+        self._renderer = mujoco.Renderer(model, height, width)
+        self._goal = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, "goal")
+
+    def take(self, joints: np.ndarray, goal: np.ndarray) -> np.ndarray:
+        """The robot, and where its hand should be: [7] rad, [3] m -> [height, width, 3] uint8."""
+        self._data.qpos[:7] = joints
+        mujoco.mj_forward(self._model, self._data)
+        self._data.site_xpos[self._goal] = goal
+        self._renderer.update_scene(self._data, camera="front")
+        return self._renderer.render()
+
+    def close(self) -> None:
+        """Frees the renderer."""
+        self._renderer.close()
+
+
 class PandaRecall(gymnasium.Env):
     """One robot at the recall task.
 
@@ -125,7 +153,7 @@ class PandaRecall(gymnasium.Env):
         self.task, self.dropped, self.render_mode = RecallTask(mode, **task), dropped, render_mode
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1, 1, (ACTION,), np.float32)
-        self.arm, self._renderer = MujocoArm(), None
+        self.arm, self._pictures = MujocoArm(), None
         self._last: np.ndarray | None = None
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
@@ -154,19 +182,15 @@ class PandaRecall(gymnasium.Env):
         """A picture of the robot and of where its hand should be, [480, 640, 3] uint8."""
         if self.render_mode is None:
             return None
-        if self._renderer is None:
-            self._renderer = mujoco.Renderer(self.arm.model, 480, 640)
-        goal = mujoco.mj_name2id(self.arm.model, mujoco.mjtObj.mjOBJ_SITE, "goal")
-        data = self.arm.data[0]
-        data.site_xpos[goal] = self.recall.goal()[0].numpy()
-        self._renderer.update_scene(data, camera="front")
-        return self._renderer.render()
+        if self._pictures is None:
+            self._pictures = Pictures(self.arm.model)
+        return self._pictures.take(self.recall.state.joints[0].numpy(), self.recall.goal()[0].numpy())
 
     def close(self) -> None:
         """Frees the renderer."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        if self._pictures is not None:
+            self._pictures.close()
+            self._pictures = None
 
     def _told(self, seen):
         dropped = self._last is not None and self.np_random.random() < self.dropped
