@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import ROOT
 
 from apps.bench import policy as bench
 from apps.bench import policy_runs as runs
@@ -11,12 +12,27 @@ from apps.bench.case import Setup, run
 from apps.bench.policy_faults import FAULTS, Faulty, faced
 from apps.bench.workload import Policy, Workload
 from apps.train_policy.model import made
-from apps.train_policy.settings import Stage
+from apps.train_policy.settings import PolicyTrainSettings, Stage
+from streammem import config
 from streammem.policy.encoders import Observation
 from streammem.policy.tasks.recall import RecallTask
 
 TINY = Policy(
-    ("delta", "memoryless"), ("place",), 1, 2, (125,), (1,), 5, (0.1,), timed=("delta",), repeats=5, full=False
+    ("delta", "memoryless"),
+    ("place",),
+    1,
+    2,
+    (125,),
+    (1,),
+    5,
+    (0.1,),
+    1,
+    0.0,
+    150,
+    200,
+    timed=("delta",),
+    repeats=5,
+    full=False,
 )
 
 
@@ -52,7 +68,7 @@ def test_what_is_late_comes_once_and_with_its_own_time(fault, steps):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_counted_and_never_reach_the_state(fault):
     torch.manual_seed(0)
-    policy = made(runs.ours()).policy.eval()
+    policy = made(runs.what("delta")).policy.eval()
     task = RecallTask(items=1, delay=30, queries=1)
     found = faced(policy, task, 6, 0, fault)
     counted = {name: getattr(found.counters, name).float().mean().item() for name in found.counters._fields}
@@ -68,23 +84,39 @@ def test_faults_are_counted_and_never_reach_the_state(fault):
 def test_cells_have_the_history_and_the_items_that_they_say():
     told = Policy()
     cells = bench.cells("delta", "weigh", told)
-    assert [cells[f"history {n}"].history for n in told.histories] == [170, 620, 2120, 8000]
-    assert [cells[f"{n} items"].items for n in told.items] == [3, 6, 12, 20]
-    assert cells["false confidence 1 %"].false_confidence == 0.01 and cells["taught again"].changed == 6
-    assert all(task.mode == "weigh" for task in cells.values())
+    assert [cells[f"history {n}"].task.history for n in told.histories] == [170, 620, 2120, 8000]
+    assert [cells[f"{n} items"].task.items for n in told.items] == [3, 6, 12, 20]
+    assert cells["false confidence 1 %"].task.false_confidence == 0.01 and cells["taught again"].task.changed == 6
+    assert all(cell.task.mode == "weigh" for cell in cells.values())
+    assert [words for words, cell in cells.items() if cell.simulated] == ["history 8000, simulated arm"]
     assert "taught again" not in bench.cells("GRU", "place", told)
+    assert "false confidence 1 %" not in bench.cells("learned gate", "place", told)
     assert {name for name, _ in bench.TARGETS} <= set(runs.POLICIES)
 
 
 def test_every_policy_has_a_run():
-    for name in runs.POLICIES:
-        told = runs.settings(name, "place", 1, 0.5)
-        assert told.seed == 1 and told.steps in (400, 600)
+    for entry in runs.POLICIES.values():
+        told = entry.settings("weigh", 1, 0.5, 0.25)
+        assert (told.seed, told.mode) == (1, "weigh") and {x.simulated for x in told.stages} == {0.25}
+        full = entry.settings("place", 0, 1.0, 0.25)
+        assert [x.steps for x in told.stages] == [x.steps // 2 for x in full.stages]
         made(told.policy)
 
 
+def test_what_is_shipped_is_what_the_configs_train():
+    for name in bench.SHIPPED:
+        entry = runs.POLICIES[name]
+        wanted = config.load(PolicyTrainSettings, ROOT / "configs" / "train" / f"{entry.base}.yaml")
+        found = entry.settings("place", 0, 1.0, 0.5)
+        same = replace(wanted, evaluate_every=found.evaluate_every, evaluate_delay=found.evaluate_delay)
+        assert found == same
+
+
 def test_a_small_run_of_the_bench(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "SHORT", Stage(2, groups=1, items=(1, 1), delay=(5, 5), batch=4))
+    stage = Stage(2, groups=1, items=(1, 1), delay=(5, 5), batch=4)
+    monkeypatch.setitem(runs.POLICIES, "delta", runs.Run(differs={"stages": (stage,)}))
+    monkeypatch.setattr(runs, "SHORT", stage)
+    monkeypatch.setitem(runs.POLICIES, "memoryless", runs.baseline(kind="memoryless"))
     setup = Setup(replace(Workload(), policy=TINY), None, tmp_path)
     figures = {x.metric: x for x in run("policy", bench.POLICY, setup)}
     assert figures["parity"].ok
@@ -93,9 +125,9 @@ def test_a_small_run_of_the_bench(tmp_path, monkeypatch):
         assert 0 <= low.ours <= share.ours <= high.ours <= 1 and share.unit == "of 6"
         assert 0 <= share.baseline <= 1 and share.baseline_name == "chance" and low.baseline is None
     assert figures["fault not finite, state finite"].ours == 1 and figures["delta, state"].ok
-    assert figures["delta, p50 at 8000"].ours > 0
+    assert figures["delta, p50 at 200"].ours > 0
     before = (tmp_path / "policy" / "delta-place-0" / "checkpoint.safetensors").stat().st_mtime_ns
-    list(bench.seeds("delta", "place", 1, 1.0, tmp_path))
+    list(bench.seeds("delta", "place", 1, 1.0, 0.0, tmp_path))
     assert (tmp_path / "policy" / "delta-place-0" / "checkpoint.safetensors").stat().st_mtime_ns == before
 
 

@@ -118,6 +118,10 @@ class Policy:
     items: tuple[int, ...] = (3, 6, 12, 20)
     items_delay: int = 200
     false_confidence: tuple[float, ...] = (0.01, 0.1)
+    changed: int = 6  # items that are taught again
+    simulated: float = 0.5  # share of the demonstrations from the arm in MuJoCo; above 0 policies are tried there too
+    faults_history: int = 2120
+    timed_history: int = 8000
     longer: float = 1.0  # times the steps of training,
     baselines_longer: float = 10.0  # and of that, of what is not ours
     timed: tuple[str, ...] = ("delta", "memoryless", "GRU", "window 64", "event buffer")

@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -174,18 +176,28 @@ def demonstrations(settings: PolicyTrainSettings, stage: Stage, seed: int) -> Ep
 
     Raises: ConfigError where the simulated arm is wanted and the extra [robot] is missing.
     """
-    g, groups, simulated = torch.Generator().manual_seed(seed), [], _simulated() if stage.simulated else None
+    shown = replace(stage, steps=1, segment=1, batch=1)  # of these nothing depends on them
+    return _recorded(settings.mode, settings.recorded, shown, seed)
+
+
+@lru_cache(maxsize=2)  # several policies may be trained on the same
+def _recorded(mode: str, episodes: int, stage: Stage, seed: int) -> Episodes:
+    g, groups, arm = torch.Generator().manual_seed(seed), [], simulated() if stage.simulated else None
     for i in range(stage.groups):
         items, delay = (int(torch.randint(low, high + 1, (), generator=g)) for low, high in (stage.items, stage.delay))
         changed = int(torch.randint(int(stage.changed * items) + 1, (), generator=g))
         wrong = stage.false_confidence
-        task = RecallTask(settings.mode, items=items, delay=delay, changed=changed, false_confidence=wrong)
+        task = RecallTask(mode, items=items, delay=delay, changed=changed, false_confidence=wrong)
         due = int((i + 1) * stage.simulated) > int(i * stage.simulated)
-        groups.append(record(task, settings.recorded, (seed << 10) + i, arm=simulated if due else None))
+        groups.append(record(task, episodes, (seed << 10) + i, arm=arm if due else None))
     return joined(groups)
 
 
-def _simulated():
+def simulated():
+    """The arm in MuJoCo.
+
+    Raises: ConfigError where the extra [robot] is missing.
+    """
     try:
         from streammem.policy.tasks.panda import MujocoArm
     except ImportError as error:
