@@ -10,11 +10,12 @@ from streammem import tree
 from streammem.errors import ConfigError
 from streammem.geometry import Camera
 from streammem.mapping import Mapper, MapSettings
-from streammem.mapping.field import Write, _active, _evidence, commit_, propose
+from streammem.mapping.evidence import evidence, reach
+from streammem.mapping.field import commit_, propose
 from streammem.mapping.frames import Shot
 from streammem.mapping.free_space import FreeSpace
 from streammem.mapping.gate import Gate
-from streammem.mapping.keys import BLOCK, Lattice
+from streammem.mapping.keys import BLOCK, CORNERS, WIDE, Lattice
 from streammem.mapping.raycast import Cast
 from streammem.mapping.read import Field, gradient, read
 from streammem.mapping.residency import allocate
@@ -22,6 +23,7 @@ from streammem.mapping.retention import Evidence, Present, Retention, learn, pre
 from streammem.mapping.state import ROWS, empty
 from streammem.mapping.table import table
 from streammem.mapping.tokens import Sampling, rays_of, tokens_of
+from streammem.mapping.write import Write
 from streammem.sources import Synthetic
 
 LATTICE = Lattice(0.05, 32)
@@ -71,21 +73,25 @@ def as_dict(state, how=HOW) -> dict:
 def test_keys_are_trilinear_and_find_their_vertices():
     points = torch.randn(57, 3, generator=torch.Generator().manual_seed(1))
     keys = LATTICE.keys(points)
-    torch.testing.assert_close(keys.weight.sum(0), torch.ones(57))
+    torch.testing.assert_close(keys.weight().sum(0), torch.ones(57))
     for p, point in enumerate(points.numpy()):
-        for c, (vertex, weight) in enumerate(reference.trilinear(point, LATTICE.voxel_size_m)):
-            block = torch.tensor(vertex) >> 3
-            inner = torch.tensor(vertex) & 7
-            assert keys.cell[c, p] == LATTICE.cell_of_block(block)
-            assert keys.vertex[c, p] == (inner[0] * 8 + inner[1]) * 8 + inner[2]
-            assert abs(float(keys.weight[c, p]) - weight) < 1e-4
+        corners = list(reference.trilinear(point, LATTICE.voxel_size_m))
+        first = torch.tensor(corners[0][0]) >> 3
+        assert keys.cell[p] == LATTICE.cell_of_block(first)
+        for c, (vertex, weight) in enumerate(corners):
+            inner = torch.tensor(vertex) - 8 * first  # 0 to 8
+            start = torch.stack([keys.start[p] // WIDE**2, keys.start[p] // WIDE % WIDE, keys.start[p] % WIDE])
+            assert torch.equal(start + torch.tensor(CORNERS[c]), inner)
+            assert abs(float(keys.weight()[c, p]) - weight) < 1e-4
+        last = (torch.tensor(corners[-1][0]) >> 3) - first
+        assert keys.across[p] == (last * torch.tensor([4, 2, 1])).sum()
 
 
 def test_blocks_of_cells_and_codes_invert():
     block = torch.randint(-15, 15, (200, 3), generator=torch.Generator().manual_seed(2)).int()
     near = torch.tensor([0.1, -0.2, 0.3])
     assert torch.equal(LATTICE.block_of_cell(LATTICE.cell_of_block(block), near), block)
-    assert len(LATTICE.code_of_block(block.mT).unique()) == len(block.unique(dim=0))
+    assert len(LATTICE.code_of_block(*block.mT).unique()) == len(block.unique(dim=0))
 
 
 def test_a_linear_field_is_read_exactly_across_blocks():
@@ -130,16 +136,14 @@ def test_evidence_equals_the_definition():
     rays = rays_of(frame, HOW.sampling, state.frames)
     tokens = tokens_of(rays, frame.world_from_camera, HOW.sampling, state.frames)
     keys = LATTICE.keys(tokens.point)
-    room = allocate(LATTICE, state, keys, tokens.usable, frame.world_from_camera[:3, 3], HOW.most_new_blocks)
-    slot = room.directory[keys.cell].long()
-    usable = tokens.usable & (slot >= 0).all(0)
+    near = frame.world_from_camera[:3, 3]
+    reached, room = allocate(LATTICE, state, keys, tokens.usable, near, HOW.most_new_blocks, capacity)
     block = state.block.index_copy(0, room.slot, room.block)
-    active = _active(LATTICE, state, block, torch.where(usable, slot, len(block) - 1), frame, capacity)
-    at = active.local[torch.where(usable, slot, len(block) - 1)] * BLOCK + keys.vertex
+    active = reach(LATTICE, state, block, reached, frame, capacity)
     old = present(
         HOW.retention, state.field[active.slot], state.wander[active.slot], state.seen_s[active.slot], torch.tensor(0.3)
     )
-    found, _ = _evidence(HOW, old, tokens, keys, at, usable)
+    found, _ = evidence(HOW, old, tokens, keys, reached.local, active.beside)
 
     state.now_s.fill_(0.3)
     J, R = HOW.sampling.samples, len(rays.depth)

@@ -11,8 +11,8 @@ from streammem import tree
 from streammem.errors import CheckpointError, ShapeError, StreamMemError
 from streammem.geometry import Camera
 from streammem.mapping import Mapper, MapSettings
-from streammem.mapping.field import Write
 from streammem.mapping.tokens import Sampling
+from streammem.mapping.write import Write
 from streammem.sources import Folder, Synthetic, frame_from
 from streammem.sources.room import REMOVABLE
 from streammem.sources.scene import Scene
@@ -246,3 +246,13 @@ def test_real_frames_go_through(recordings):
     both = (view.depth > 0) & (frame.depth[0] > 0) & (frame.depth[0] < 3.5)
     assert both.sum() / ((frame.depth[0] > 0) & (frame.depth[0] < 3.5)).sum() > 0.95
     assert (view.depth - frame.depth[0])[both].abs().median() < 0.006
+
+
+def test_a_frame_is_written_whole_however_many_blocks_it_wants():
+    source = Synthetic(frames=40, height=120, width=160)
+    one, roomy = Mapper(SETTINGS), Mapper(SETTINGS)
+    one._rows = 8
+    for mapper in (one, roomy):
+        mapper.step(source[0])
+    assert one.health() == roomy.health() and one.health()["resident_blocks"] > 64 and one.health()["crowded"] == 0
+    assert torch.equal(one._state.field, roomy._state.field) and torch.equal(one._state.colour, roomy._state.colour)

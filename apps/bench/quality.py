@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streammem.mapping.field import Write
 from streammem.mapping.retention import Retention
+from streammem.mapping.write import Write
 
 from . import protocols
 from .case import Case, Setup

@@ -20,8 +20,8 @@ class Shot(NamedTuple):
 class Pixels(NamedTuple):
     """Where points fall in a picture; all of one shape."""
 
-    row: Tensor  # int64, clamped into the picture
-    column: Tensor  # int64
+    row: Tensor  # int32, clamped into the picture
+    column: Tensor  # int32
     z: Tensor  # metres in front of the camera
     stretch: Tensor  # metres along the ray for each metre of z
     inside: Tensor  # bool
@@ -35,7 +35,7 @@ def pixels(x: Tensor, y: Tensor, z: Tensor, intrinsics: Tensor, height: int, wid
     row = (y * intrinsics[1, 1] + intrinsics[1, 2]).round()
     inside = (z > 0.05) & (column >= -margin) & (column < width + margin) & (row >= -margin) & (row < height + margin)
     stretch = (1 + x.square() + y.square()).sqrt()
-    return Pixels(row.clamp(0, height - 1).long(), column.clamp(0, width - 1).long(), z, stretch, inside)
+    return Pixels(row.clamp(0, height - 1).int(), column.clamp(0, width - 1).int(), z, stretch, inside)
 
 
 def known_depth(depth: Tensor, near_m: float, far_m: float) -> Tensor:

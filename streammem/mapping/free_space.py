@@ -1,6 +1,7 @@
 """Free space is evidence too: a ray that went by says that nothing is closer than it saw."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -36,15 +37,21 @@ class FreeSpace:
             raise ConfigError(f"{self}; wanted doubt and far_m from 0 on, and most in [0, 255]")
 
 
+class Sight(NamedTuple):
+    """What the rays of a frame say of the space before their ends."""
+
+    surely: Tensor  # [h, w] depth up to which they passed, -inf where unknown
+    incidence: Tensor  # [h, w] the least around each pixel
+
+
+def sight(rays: Rays, depth: Tensor, sampling: Sampling) -> Sight:
+    """Of a frame's depth [h, w], 0 where unknown."""
+    surely = torch.where(depth > 0, depth - sampling.noise.sigma(depth), -INF)
+    return Sight(surely, _incidence(rays, sampling.stride_px, depth.shape))
+
+
 def clear(
-    how: FreeSpace,
-    sampling: Sampling,
-    keep: Retention,
-    old: Present,
-    seen: Pixels,
-    depth: Tensor,
-    rays: Rays,
-    top_m: float,
+    how: FreeSpace, sampling: Sampling, keep: Retention, old: Present, seen: Pixels, sight: Sight, top_m: float
 ) -> tuple[Present, Tensor]:
     """One-sided bias: only "closer than I say" is an error.
 
@@ -58,13 +65,12 @@ def clear(
 
     Also returns the vertices that are passed with all their neighbours, [A, 512] bool.
 
-    Shapes: old, seen [A, 512]; depth [h, w] with 0 where unknown.
+    Shapes: old, seen [A, 512].
     """
-    surely = torch.where(depth > 0, depth - sampling.noise.sigma(depth), -INF)
-    picture = torch.complex(surely, _incidence(rays, sampling.stride_px, depth.shape)).view(-1)
-    there = picture[seen.row * depth.shape[1] + seen.column]  # one gather for both
-    ahead = (there.real - seen.z) * seen.stretch
-    bound = (ahead * there.imag).clamp(max=top_m)
+    at = (seen.row * sight.surely.shape[1] + seen.column).view(-1)
+    surely, incidence = (picture.view(-1).index_select(0, at).view(seen.z.shape) for picture in sight)
+    ahead = (surely - seen.z) * seen.stretch
+    bound = (ahead * incidence).clamp(max=top_m)
     passed = seen.inside & (ahead > sampling.band_m)
     hit = passed & (old.precision > 0) & (old.value < bound)
     evidence = how.strength / keep.frame_noise_m**2
@@ -107,6 +113,6 @@ def visible_blocks(seen: Pixels, radius_m: float, depth: Tensor) -> Tensor:
 
     Shapes: seen [M], centres of blocks in a picture 16 times smaller than the depth.
     """
-    farthest = F.max_pool2d(depth[None, None], 48, 16, 16)[0, 0]
+    farthest = F.max_pool2d(F.max_pool2d(depth[None, None], 16, ceil_mode=True), 3, 1, 1)[0, 0]
     row, column = seen.row.clamp(max=farthest.shape[0] - 1), seen.column.clamp(max=farthest.shape[1] - 1)
     return seen.inside & (seen.z - radius_m < farthest[row, column])

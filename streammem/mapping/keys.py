@@ -16,14 +16,23 @@ from streammem.geometry import inverse_rigid, transform
 
 SIDE = 8  # vertices along a block
 BLOCK = SIDE**3  # vertices in a block
+WIDE = SIDE + 1  # vertices along a wide row, a block and its neighbours' first ones: it has a point's eight corners
+CORNERS = [(x, y, z) for x in (0, 1) for y in (0, 1) for z in (0, 1)]
+STEPS = [(x * WIDE + y) * WIDE + z for x, y, z in CORNERS]  # from a point's lowest corner to all, in the row
 
 
 class Keys(NamedTuple):
-    """Eight corners of each point, corner first: x slowest, z fastest."""
+    """Eight corners of each point: the block of the lowest, and where its wide row has all of them."""
 
-    cell: Tensor  # [8, P] int64, index into the directory
-    vertex: Tensor  # [8, P] int64, index inside the block
-    weight: Tensor  # [8, P], sums to 1 over the corners
+    cell: Tensor  # [P] int32, index of that block in the directory
+    start: Tensor  # [P] int32, place of the lowest corner in the block's wide row
+    across: Tensor  # [P] int32, which of CORNERS' blocks the highest corner is in: 4 x + 2 y + z, each 0 or 1
+    place: Tensor  # [3, P] where between its lowest and its highest corner a point is, in [0, 1)
+
+    def weight(self, part: slice = slice(None)) -> Tensor:
+        """[8, P], sums to 1 over the corners; in the order of CORNERS."""
+        r = self.place[:, part]
+        return outer(*torch.stack([1 - r, r], 1), torch.mul)
 
 
 @dataclass(frozen=True)
@@ -59,31 +68,30 @@ class Lattice:
         Shapes: points [P, 3], metres in the world.
         """
         low, r = self.split(points)
-        corner = torch.stack([low, low + 1])  # [2, 3, P]
-        cell, vertex = self._address(corner)
-        weight = torch.stack([1 - r, r])
-        return Keys(_outer(cell, torch.add), _outer(vertex, torch.add), _outer(weight, torch.mul))
+        inner = low & (SIDE - 1)
+        x, y, z = inner
+        last = (inner == SIDE - 1).int()
+        start = (x * WIDE + y) * WIDE + z
+        return Keys(self.cell_of(*(low >> 3)), start, (last[0] * 2 + last[1]) * 2 + last[2], r)
 
     def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Low vertex [3, P] int64 of the cube around each point [P, 3], and its place there, [3, P] in [0, 1)."""
+        """Low vertex [3, P] int32 of the cube around each point [P, 3], and its place there, [3, P] in [0, 1)."""
         scaled = points.mT.contiguous() / self.voxel_size_m
         low = scaled.floor()
-        return low.long(), scaled - low
-
-    def nearest(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """One-hot keys: (cell [P], vertex [P]) of the vertex nearest to each point [P, 3]."""
-        cell, vertex = self._address((points.mT / self.voxel_size_m).round().long()[None])
-        return cell[0].sum(0), vertex[0].sum(0)
+        return low.int(), scaled - low
 
     def cell_of_block(self, block: Tensor) -> Tensor:
-        """Directory cell of block coordinates [..., 3]."""
-        x, y, z = (block.long() & (self.window_blocks - 1)).unbind(-1)
-        return (x * self.window_blocks + y) * self.window_blocks + z
+        """Directory cell [...] int64 of block coordinates [..., 3]."""
+        return self.cell_of(*block.long().unbind(-1))
 
-    def code_of_block(self, block: Tensor) -> Tensor:
-        """One number [M] int64 for block coordinates [3, M]: equal only if the blocks are."""
-        x, y, z = block.long() + 2**20
-        return (x << 42) + (y << 21) + z
+    def cell_of(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Directory cell of blocks, by coordinate and of its type."""
+        W = self.window_blocks
+        return ((x & (W - 1)) * W + (y & (W - 1))) * W + (z & (W - 1))
+
+    def code_of_block(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """One number int64, from 0 on, for block coordinates: equal only if the blocks are."""
+        return (x.long() << 42) + (y.long() << 21) + z + (2**62 + 2**41 + 2**20)
 
     def block_of_cell(self, cell: Tensor, near: Tensor) -> Tensor:
         """Coordinates [M, 3] int32 of the blocks in cells [M] that lie within half a window of a point `near` [3]."""
@@ -107,19 +115,8 @@ class Lattice:
         i = torch.arange(SIDE, device=device) * self.voxel_size_m
         return torch.stack(torch.meshgrid(i, i, i, indexing="ij"), -1).view(BLOCK, 3)
 
-    def _address(self, corner: Tensor) -> tuple[Tensor, Tensor]:
-        """Per-axis parts of cell and vertex indices; corner [C, 3, P] int64."""
-        block, inner = (corner >> 3) & (self.window_blocks - 1), corner & (SIDE - 1)
-        return _strided(block, self.window_blocks), _strided(inner, SIDE)
 
-
-def _strided(axes: Tensor, length: int) -> Tensor:
-    """Multiplies the axes of [C, 3, P] by their strides in a cube of this side."""
-    return torch.stack([axes[:, 0] * length**2, axes[:, 1] * length, axes[:, 2]], 1)
-
-
-def _outer(axis: Tensor, combine) -> Tensor:
-    """[2, 3, P] per corner and axis -> [8, P] per corner of the cube."""
-    x, y, z = axis.unbind(1)
-    xy = combine(x[:, None], y[None])  # [2, 2, P]
-    return combine(xy[:, :, None], z[None, None]).view(8, -1)
+def outer(x: Tensor, y: Tensor, z: Tensor, combine) -> Tensor:
+    """[2, P] of each axis -> [8, P] of each corner of the cube."""
+    xy = combine(x[:, None], y)  # [2, 2, P]
+    return combine(xy[:, :, None], z).view(8, -1)

@@ -93,13 +93,11 @@ class Mapper:
             self.reset()
         shot, track, readout = self._look(frame)
         self._host.settle(self._state, shot.world_from_camera)
-        update, readout = self._propose(shot, readout)
+        update, readout, rows, wanted = self._propose(shot, readout)
         commit_(self._state, update)
         self._track, self._posed = track, self._posed or _brings_pose(frame)
-        self._health = _counted(self._health, readout, update, self._rows)
-        wanted = int(update.rows)
-        if not 0.65 * self._rows < wanted < 0.95 * self._rows:
-            self._rows = min(max(LEAST_ROWS, (wanted * 6 // 5 // 128 + 1) * 128), self._blocks)
+        self._health = _counted(self._health, readout, update, rows)
+        self._rows = rows if 0.65 * rows < wanted < 0.95 * rows else self._room_for(wanted)
         return readout
 
     @torch.no_grad()
@@ -215,14 +213,26 @@ class Mapper:
         none = torch.zeros(1, device=self.device)
         return shot, track, MapReadout(status[None], reason[None], pose[None], none)
 
-    def _propose(self, shot: Shot, readout: MapReadout) -> tuple[MapUpdate, MapReadout]:
-        update = propose(self._lattice, self.settings.write, self._state, shot, self._rows)
+    def _room_for(self, wanted: int) -> int:
+        """Rows for a step that wants so many: a few more, in steps."""
+        return min(max(LEAST_ROWS, (wanted * 6 // 5 // 128 + 1) * 128), self._blocks)
+
+    def _propose(self, shot: Shot, readout: MapReadout) -> tuple[MapUpdate, MapReadout, int, int]:
+        """The update and the readout, the rows there was room for, and those that were wanted: waits for the device."""
+        rows = self._rows
+        while True:
+            update = propose(self._lattice, self.settings.write, self._state, shot, rows)
+            wanted = int(update.wanted)
+            if wanted <= rows or rows == self._blocks:
+                break
+            rows = self._room_for(wanted)  # a frame is written whole
         refused = shot.trusted & ~update.finite
-        return update, readout._replace(
+        readout = readout._replace(
             status_code=torch.where(refused, verdict.SKIPPED, readout.status_code),
             reason_code=torch.where(refused, REASONS.index(NONFINITE), readout.reason_code),
             confidence=torch.where(update.kept, update.confidence, 0)[None],
         )
+        return update, readout, rows, wanted
 
     @property
     def _slots(self) -> int:
@@ -284,5 +294,5 @@ def _counted(health: MapHealth, readout: MapReadout, update: MapUpdate, rows: in
         skipped=health.skipped + (status == verdict.SKIPPED),
         nonfinite=health.nonfinite + ~update.finite,
         refused_blocks=health.refused_blocks + torch.where(update.kept, update.refused, 0),
-        crowded=health.crowded + (update.rows > rows),
+        crowded=health.crowded + (update.wanted > rows),
     )

@@ -14,6 +14,7 @@ from streammem.mapping.read import Field, colour, gradient, nearest, read
 INF = float("inf")
 TILE_PX, SPREAD = 32, 8  # of the picture that blocks are put into, and how many of them one may cover to each side
 REACH = 1.1  # a sphere looks larger than its radius by its depth, off the middle of the picture
+STRIP_PX = 2**15  # pixels that are worked on at once, on a CPU: caches hold them
 STEPS = 4  # of a ray between two looks for those that are done
 
 
@@ -144,10 +145,30 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
 
     Shapes: intrinsics [3, 3], world_from_camera [4, 4], of the type of the map.
     """
-    guess, low, high, smooth = _coarse(field, intrinsics, world_from_camera, height, width, how)
-    device, voxel = intrinsics.device, field.lattice.voxel_size_m
+    coarse = _coarse(field, intrinsics, world_from_camera, height, width, how)
+    device = intrinsics.device
     row, column = (torch.arange(side, device=device, dtype=intrinsics.dtype) for side in (height, width))
-    rays = fan(intrinsics, world_from_camera, row, column)
+    strip = max(1, STRIP_PX // width) if device.type == "cpu" else height
+    views = []
+    for top in range(0, height, strip):
+        some = slice(top * width, (top + strip) * width)
+        rays = fan(intrinsics, world_from_camera, row[top : top + strip], column)
+        surface = _fine(field, rays, *(part[some] for part in coarse), how)
+        views.append(_view(field, rays, surface, how))
+    depth, normal, shade, variance = (torch.cat(parts) for parts in zip(*views))
+    shape = (height, width)
+    return View(depth.view(shape), normal.view(*shape, 3), shade.view(*shape, 3), variance.view(shape))
+
+
+class _Surface(NamedTuple):
+    depth: Tensor  # [R] 0 where there is none
+    slope: Tensor  # [R, 3]
+    precision: Tensor  # [R]
+
+
+def _fine(field: Field, rays: Fan, guess: Tensor, low: Tensor, high: Tensor, smooth: Tensor, how: Cast) -> _Surface:
+    """The surface along each ray: one step from the guess where that will do, a search among its neighbours' else."""
+    voxel = field.lattice.voxel_size_m
     there = read(field, rays.at(guess))
     slope = gradient(field, there)
     move = -there.distance / (slope * rays.direction).sum(-1).clamp(max=-0.15)
@@ -161,14 +182,7 @@ def raycast(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height:
     found = torch.where(found < INF, found, 0)
     there = read(field, some.at(found))
     new = (found, gradient(field, there), there.precision)
-    surface = _Surface(*(whole.index_copy(0, pick, part) for whole, part in zip(surface, new)))
-    return _view(field, rays, surface, how, height, width)
-
-
-class _Surface(NamedTuple):
-    depth: Tensor  # [R] 0 where there is none
-    slope: Tensor  # [R, 3]
-    precision: Tensor  # [R]
+    return _Surface(*(whole.index_copy(0, pick, part) for whole, part in zip(surface, new)))
 
 
 def _coarse(field: Field, intrinsics: Tensor, world_from_camera: Tensor, height: int, width: int, how: Cast):
@@ -241,14 +255,10 @@ def _bend(a: Tensor) -> Tensor:
     return torch.stack([across.abs(), down.abs(), twist.abs()]).amax(0)
 
 
-def _view(field: Field, rays: Fan, surface: _Surface, how: Cast, height: int, width: int) -> View:
-    seen, shape = (surface.depth > 0) & (surface.slope.norm(dim=-1) < how.steepest), (height, width)
+def _view(field: Field, rays: Fan, surface: _Surface, how: Cast) -> View:
+    """Of R rays, in a row."""
+    seen = (surface.depth > 0) & (surface.slope.norm(dim=-1) < how.steepest)
     normal = torch.where(seen[:, None], F.normalize(surface.slope, dim=-1), 0)
     shade = torch.where(seen[:, None], colour(field, rays.at(surface.depth)), 0)
     variance = torch.where(seen, 1 / surface.precision.clamp(min=field.known_precision), INF)
-    return View(
-        torch.where(seen, surface.depth, 0).view(shape),
-        normal.view(*shape, 3),
-        shade.view(*shape, 3),
-        variance.view(shape),
-    )
+    return View(torch.where(seen, surface.depth, 0), normal, shade, variance)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from streammem.mapping.keys import SIDE, Lattice
-from streammem.mapping.table import CORNERS, WIDE, Table, slot_of
+from streammem.mapping.keys import SIDE, STEPS, WIDE, Lattice, outer
+from streammem.mapping.table import Table, slot_of
 
 
 class Field(NamedTuple):
@@ -39,11 +39,10 @@ def read(field: Field, points: Tensor) -> Sample:
     vertex, place = field.lattice.split(points)
     slot = slot_of(field.lattice, field.table, vertex)
     x, y, z = vertex & (SIDE - 1)
-    base = ((slot * WIDE + x) * WIDE + y) * WIDE + z
-    pair = field.table.pair[torch.stack([base + corner for corner in CORNERS])]  # [8, P]: one gather for both
-    value, precision = pair.real, pair.imag
-    wx, wy, wz = torch.stack([1 - place, place], 1)  # [2, P] each
-    weight = ((wx[:, None] * wy)[:, :, None] * wz).view(8, -1)
+    steps = torch.tensor(STEPS, dtype=torch.int32, device=slot.device)
+    at = (((slot * WIDE + x) * WIDE + y) * WIDE + z + steps[:, None]).view(-1)
+    value, precision = (of.index_select(0, at).view(8, -1) for of in (field.table.value, field.table.precision))
+    weight = outer(*torch.stack([1 - place, place], 1), torch.mul)
     share = weight * (precision > field.known_precision)
     total = share.sum(0)
     known = total > field.known_share
@@ -55,11 +54,12 @@ def read(field: Field, points: Tensor) -> Sample:
 
 def nearest(field: Field, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Value [P] and precision [P] at the vertex nearest to each point [P, 3], and whether there is a block [P]."""
-    vertex = (points.mT / field.lattice.voxel_size_m).round().long()
+    vertex = (points.mT / field.lattice.voxel_size_m).round().int()
     slot = slot_of(field.lattice, field.table, vertex)
     x, y, z = vertex & (SIDE - 1)
-    pair = field.table.pair[((slot * WIDE + x) * WIDE + y) * WIDE + z]
-    return pair.real, pair.imag, slot < field.table.spare
+    at = ((slot * WIDE + x) * WIDE + y) * WIDE + z
+    value, precision = (of.index_select(0, at) for of in (field.table.value, field.table.precision))
+    return value, precision, slot < field.table.spare
 
 
 def gradient(field: Field, sample: Sample) -> Tensor:
@@ -78,7 +78,7 @@ def _blend(corner: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 def colour(field: Field, points: Tensor) -> Tensor:
     """Colours [P, 3] in [0, 1] of the vertices nearest to points [P, 3]; 0 where none was seen."""
-    vertex = (points.mT / field.lattice.voxel_size_m).round().long()
+    vertex = (points.mT / field.lattice.voxel_size_m).round().int()
     slot = slot_of(field.lattice, field.table, vertex)
     x, y, z = vertex & (SIDE - 1)
     colours = field.table.colour.view(-1, 4)[slot * SIDE**3 + (x * SIDE + y) * SIDE + z]

@@ -3,42 +3,92 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from streammem.mapping.keys import Keys, Lattice
+from streammem.mapping.keys import CORNERS, Keys, Lattice
 from streammem.mapping.state import ROWS, MapState
 
 FOCUS, REACH = 0.6, 1.2  # of the range: where the middle of the view is, and how far from it anything may be
 
 
-class Allocation(NamedTuple):
-    """A directory with room for the blocks of a frame, and what changed in it."""
+class Reached(NamedTuple):
+    """The L blocks that tokens start in, each once, and the blocks beside them that tokens reach into."""
 
-    directory: Tensor  # [cells + 1] int32
+    local: Tensor  # [P] int32 of a token's block among the L; L where it is not usable or has no slot
+    slot: Tensor  # [L + 1, 8] int64, of a block and those beside it in the order of CORNERS, the spare one for none
+    used: Tensor  # [L + 1, 8] bool, whether a token reaches there
+    beyond: Tensor  # [] int64, blocks that tokens start in and for which L is too small
+
+
+class Allocation(NamedTuple):
+    """What changes in the directory."""
+
     cell: Tensor  # [M] int64, directory cells of new blocks, the last cell where padded
     slot: Tensor  # [M] int64, their slots, the spare one where padded
     block: Tensor  # [M, 3] int32, their coordinates
     refused: Tensor  # [] int64, blocks for which there was no slot
 
 
-def allocate(lattice: Lattice, state: MapState, keys: Keys, usable: Tensor, near: Tensor, most: int) -> Allocation:
-    """Gives a slot to each block that a usable token touches and that has none, to `most` of them.
+def allocate(
+    lattice: Lattice, state: MapState, keys: Keys, usable: Tensor, near: Tensor, most: int, capacity: int
+) -> tuple[Reached, Allocation]:
+    """Finds the blocks that usable tokens touch, to `capacity` that they start in, and gives a slot to each that has
+    none, to `most` of them.
 
     Shapes: usable [P] bool; near [3], a point in the world within half a window of all tokens.
     """
-    spare, padding = len(state.live) - 1, lattice.cells
-    wanted = torch.zeros(padding + 1, dtype=torch.bool, device=usable.device)
-    wanted = wanted.index_fill(0, torch.where(usable, keys.cell, padding).view(-1), True) & (state.directory < 0)
-    wanted[padding] = False
-    cell = torch.nonzero_static(wanted, size=most, fill_value=padding)[:, 0]
+    spare, padding, device = len(state.live) - 1, lattice.cells, usable.device
+    memo = torch.empty(padding + 1, dtype=torch.int32, device=device)  # of the cells; only what was written is read
+    token_cell = torch.where(usable, keys.cell, padding)
+    start, started = _distinct(memo, token_cell, usable, capacity, padding)
+    order = torch.arange(capacity, dtype=torch.int32, device=device)
+    memo.scatter_(0, token_cell.long(), capacity).scatter_(0, start, torch.where(start < padding, order, capacity))
+    local = memo.index_select(0, token_cell)
+
+    used = _reaches(local, keys.across, capacity)
+    beside = lattice.block_of_cell(start, near)[:, None] + torch.tensor(CORNERS, dtype=torch.int32, device=device)
+    beside = F.pad(lattice.cell_of_block(beside), (0, 0, 0, 1), value=padding).view(-1)  # [(L + 1) 8]
+    slot = state.directory.index_select(0, beside)
+    missing = used.view(-1) & (slot < 0)
+    wanting = torch.where(missing, beside, padding)
+    cell, wanted = _distinct(memo, wanting, missing, most, padding)
     free = ~state.live
     free[spare] = False
-    slot = torch.nonzero_static(free, size=most, fill_value=spare)[:, 0]
-    given = (cell < padding) & (slot < spare)
-    refused = wanted.sum() - given.sum()
-    cell, slot = torch.where(given, cell, padding), torch.where(given, slot, spare)
-    directory = state.directory.scatter(0, cell, torch.where(given, slot, -1).int())
-    return Allocation(directory, cell, slot, lattice.block_of_cell(cell, near), refused)
+    new = torch.nonzero_static(free, size=most, fill_value=spare)[:, 0]
+    given = (cell < padding) & (new < spare)
+    memo.scatter_(0, wanting, spare).scatter_(0, cell, torch.where(given, new, spare).int())
+    slot = torch.where(missing, memo.index_select(0, wanting), torch.where(slot < 0, spare, slot)).view(-1, 8).long()
+
+    lacking = ((used & (slot == spare)).float() @ _subsets(device)) > 0  # [L + 1, across]: a corner has no block
+    local = torch.where(lacking.view(-1).index_select(0, local * 8 + keys.across), capacity, local)
+    cell, new = torch.where(given, cell, padding), torch.where(given, new, spare)
+    room = Allocation(cell, new, lattice.block_of_cell(cell, near), wanted - given.sum())
+    return Reached(local, slot, used, (started - capacity).clamp(min=0)), room
+
+
+def _distinct(memo: Tensor, cell: Tensor, real: Tensor, most: int, padding: int) -> tuple[Tensor, Tensor]:
+    """The different cells [most] int64 among `cell` [N] where `real`, in order, padded; and how many there are."""
+    number = torch.arange(len(cell), dtype=torch.int32, device=cell.device)
+    memo.scatter_(0, cell.long(), number)
+    once = real & (memo.index_select(0, cell) == number)  # one of those of each cell, no matter which
+    at = torch.nonzero_static(once, size=most, fill_value=len(cell))[:, 0]
+    return F.pad(cell, (0, 1), value=padding).index_select(0, at).long().sort().values, once.sum()
+
+
+def _reaches(local: Tensor, across: Tensor, capacity: int) -> Tensor:
+    """Which of a block's neighbours tokens reach into, [L + 1, 8] bool."""
+    kinds = torch.zeros((capacity + 1) * 8, dtype=torch.bool, device=local.device)
+    kinds = kinds.index_fill_(0, local.long() * 8 + across, True).view(-1, 8)
+    used = (kinds.float() @ _subsets(local.device).mT) > 0
+    used[capacity] = False
+    return used
+
+
+def _subsets(device) -> Tensor:
+    """1 where a token across `column` has a corner in the neighbour `row`, [8, 8]."""
+    d = torch.arange(8, device=device)
+    return ((d[:, None] & d) == d[:, None]).float()
 
 
 class Moved(NamedTuple):

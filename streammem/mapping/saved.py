@@ -19,7 +19,7 @@ def portable(
 ) -> dict[str, Tensor]:
     """Everything, by name. Slots are put into a fixed order, which changes no number: equal maps make equal files."""
     slot = state.live.nonzero()[:, 0]
-    slot = slot[lattice.code_of_block(state.block[slot].mT).argsort()]
+    slot = slot[lattice.code_of_block(*state.block[slot].unbind(-1)).argsort()]
     named = {f"resident.{name}": getattr(state, name)[slot] for name in ("block", *ROWS)}
     away = sorted(host.rows)
     named["host.block"] = torch.tensor(away, dtype=torch.int32).view(-1, 3)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from streammem.errors import ConfigError
-from streammem.mapping.field import Write
 from streammem.mapping.keys import Lattice
 from streammem.mapping.raycast import Cast
 from streammem.mapping.state import blocks_within
 from streammem.mapping.track import Tracker
+from streammem.mapping.write import Write
 
 
 @dataclass(frozen=True)
