@@ -11,6 +11,7 @@ COMMANDS = {  # name: (module beside this one, what it does)
     "train": ("train", "train a small model around a memory rule on a generated sequence task"),
     "train-recon": ("train_recon", "train a small colour-only network on synthetic rooms"),
     "train-policy": ("train_policy", "train a policy with a memory to repeat what it was shown once"),
+    "policy": ("policy", "run a policy with a memory: taught once, asked much later; a film and a report of it"),
     "weights": ("weights", "look into weights of the colour-only network, or convert official ones"),
     "selfcheck": ("selfcheck", "compare the network on this device with reference tensors"),
     "locate": ("locate", "say where pictures were taken, in a scene that a run has learnt"),

@@ -146,7 +146,7 @@ def _errors(run: Finished) -> str:
         name = f"trajectory, after {how} (ATE)"
         rows.append((name, f"{error.mean_m * 1000:.1f} mm", f"{error.median_m * 1000:.1f} mm", rest))
     note = "Depth errors are of the views above: frames that the map has learnt from, from 0.1 m to its range."
-    return "<h2>Errors</h2>" + _table(("", "mean", "median", ""), rows) + f'<p class="soft">{note}</p>' if rows else ""
+    return "<h2>Errors</h2>" + table(("", "mean", "median", ""), rows) + f'<p class="soft">{note}</p>' if rows else ""
 
 
 def _depths(settings: ReconstructSettings, score: Score) -> tuple[tuple[str, DepthError | None], ...]:
@@ -161,7 +161,7 @@ def _frames(run: Finished) -> str:
     rows = [(*name.split(": ", 1), f"{count}") for name, count in run.journal.counts.most_common()]
     counters = [("the source", name, f"{count}") for name, count in sorted(run.source.counters.items())]
     health = [("the map", name.replace("_", " "), f"{count}") for name, count in run.mapper.health().items()]
-    return "<h2>Frames</h2>" + _table(("", "", "count"), [*rows, *counters, *health])
+    return "<h2>Frames</h2>" + table(("", "", "count"), [*rows, *counters, *health])
 
 
 def _times(run: Finished) -> str:
@@ -177,7 +177,7 @@ def _times(run: Finished) -> str:
     about = run.about
     peak = f"peak memory of the process {about['peak_resident_bytes'] / 2**20:.0f} MiB"
     note = f"{escape(about['machine'])}; {about['threads']} threads; {peak}."
-    return "<h2>Times</h2>" + _table(("", "times", "median", "p99", "all"), rows) + f'<p class="soft">{note}</p>'
+    return "<h2>Times</h2>" + table(("", "times", "median", "p99", "all"), rows) + f'<p class="soft">{note}</p>'
 
 
 def _about(run: Finished) -> str:
@@ -185,7 +185,7 @@ def _about(run: Finished) -> str:
     return f"<details><summary>Settings, versions, commit</summary><pre>{text}</pre></details>"
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """Cells of numbers are set to the right."""
     if not rows:
         return ""

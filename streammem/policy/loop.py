@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -205,6 +206,10 @@ class ControlLoop:
         """Latencies and counts."""
         return Report(*(window.latency() for window in self._windows.values()), Ticks(**vars(self.ticks)))
 
+    def durations(self, name: Literal["tick", "observe", "act"]) -> np.ndarray:
+        """What the report's latencies are of, in seconds, in no order."""
+        return self._windows[name].seconds()
+
     def clear(self) -> None:
         """Forgets the statistics, not the state."""
         self.ticks = Ticks()
@@ -226,7 +231,9 @@ class ControlLoop:
         else:
             self.observe(observation, time_s)
             action = self.act()
-        late = self._time.now() > end
+        ready = self._time.now()
+        late = ready > end
+        self._windows["tick"].add(ready - due)
         if late and self.deadline == "hold":
             self.ticks.held += 1
             send(self._action)
@@ -236,7 +243,6 @@ class ControlLoop:
             send(self._action)
         self.ticks.done += 1
         self.ticks.missed += late
-        self._windows["tick"].add(self._time.now() - due)
 
     def _optional(self, work: Callable[[], None], end: float) -> None:
         start = self._time.now()

@@ -76,10 +76,14 @@ class Window:
 
     def latency(self) -> Latency:
         """Quantiles of what is in the window; NaN where that is nothing."""
-        count = min(self._count, len(self._seconds))
-        if not count:
+        seconds = self._seconds[: self._count]
+        if not len(seconds):
             return Latency(0, *[float("nan")] * 4)
-        return Latency(count, *(1e3 * np.percentile(self._seconds[:count], [50, 99, 99.9, 100])).tolist())
+        return Latency(len(seconds), *(1e3 * np.percentile(seconds, [50, 99, 99.9, 100])).tolist())
+
+    def seconds(self) -> np.ndarray:
+        """A copy of what is in the window, in no order."""
+        return self._seconds[: self._count].copy()
 
 
 class Estimate:

@@ -44,6 +44,8 @@ class KinematicArm:
     Differs: neither inertia nor contact; the weight of the arm itself is thought to be compensated.
     """
 
+    home = HOME
+
     def reset(self, batch: int) -> ArmState:
         """All arms at home."""
         return self._at(torch.tensor(HOME).expand(batch, 7), torch.tensor(HOME).expand(batch, 7))

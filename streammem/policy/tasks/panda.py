@@ -75,6 +75,8 @@ class MujocoArm:
     Shapes: as `KinematicArm`.
     """
 
+    home = HOME
+
     def __init__(self):
         self.model = model()
         self.data: list[mujoco.MjData] = []

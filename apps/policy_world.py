@@ -1,0 +1,157 @@
+"""The world of `streammem policy`: one robot at one task, and what it senses."""
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from streammem.errors import ConfigError
+from streammem.policy.encoders import Observation
+from streammem.policy.tasks import arm as arms
+from streammem.policy.tasks.recall import TAUGHT, Phase, Recall, RecallTask
+
+from .policy_told import RecallTold, Shown, Told
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """What a run of `streammem policy` can be told.
+
+    items: things taught. history: steps before the first question. dropped: share of frames that the sensors do not
+    bring. arm: auto is MuJoCo's Panda where the extra [robot] is installed, else its kinematics. fast: waiting for the
+    next tick takes no time. policy: a file, or the name of one that comes with the package; none is that of the mode.
+
+    Raises: ConfigError where the numbers make no sense.
+    """
+
+    mode: Literal["place", "weigh"] = "place"
+    items: int = 6
+    history: int = 620
+    queries: int = 3
+    distractors: float = 0.5
+    noise: float = 1.0
+    dropped: float = 0.0
+    arm: Literal["auto", "mujoco", "kinematic"] = "auto"
+    seed: int = 0
+    rate_hz: float = 25.0
+    fast: bool = False
+    deadline: Literal["hold", "skip_write", "shed"] = "hold"
+    policy: str | None = None
+
+    def __post_init__(self):
+        least = TAUGHT * self.items
+        if self.history < least:
+            raise ConfigError(f"history is {self.history}; wanted {least} steps or more: {TAUGHT} a thing to be taught")
+        if not 0 <= self.dropped < 1:
+            raise ConfigError(f"dropped is {self.dropped}; wanted a share below 1")
+        if not self.rate_hz > 0:
+            raise ConfigError(f"rate_hz is {self.rate_hz}; wanted ticks a second, above 0")
+        self.task()
+
+    def task(self) -> RecallTask:
+        """The task.
+
+        Raises: ConfigError where it makes no sense.
+        """
+        delay = self.history - TAUGHT * self.items
+        return RecallTask(self.mode, self.items, self.queries, delay, distractors=self.distractors, noise=self.noise)
+
+
+class Shot(NamedTuple):
+    """What is to be seen of one tick."""
+
+    tick: int
+    phase: Phase
+    joints: Tensor  # [7] rad, zeros as the kinematics count them
+    hand: Tensor  # [3] metres
+    goal: Tensor  # [3] metres
+    shown: Shown
+    written: bool
+
+
+class World:
+    """One robot at the task. The same settings and the same actions make the same ticks.
+
+    arm: what moves, "mujoco" or "kinematic". zero: of its sixth joint, as the kinematics count it, rad.
+    """
+
+    def __init__(self, settings: LiveSettings):
+        self.settings, self.task = settings, settings.task()
+        self.arm, arm = _arm(settings.arm)
+        self.episode = Recall(self.task, 1, settings.seed, arm)
+        self.told: Told = RecallTold(self.episode)
+        self.zero = 0.0 if arm is None else arms.HOME[5] - arm.home[5]
+        self._last = self.episode.reset()
+        self._goal = self.episode.goal()[0]
+        self._faults = torch.Generator().manual_seed(settings.seed)
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.episode.done
+
+    @property
+    def tick(self) -> int:
+        """Ticks that were made."""
+        return self.episode.t
+
+    @property
+    def taught(self) -> int:
+        """Ticks of all lessons."""
+        return TAUGHT * self.task.lessons
+
+    def skip(self, ticks: int) -> None:
+        """Ticks that nobody is to see: the arm stands still, or its teacher moves it."""
+        while self.tick < ticks:
+            self.move(torch.zeros(1, 3))
+
+    def sense(self) -> tuple[Observation, float]:
+        """What the sensors bring; where a frame was dropped it is the one before, with its time."""
+        return Observation(self._last.observation, confidence=self._last.confidence), float(self._last.time_s[0])
+
+    def move(self, action: Tensor) -> None:
+        """One tick: [1, 3]."""
+        self._goal = self.episode.goal()[0]
+        seen = self.episode.step(action)
+        if torch.rand((), generator=self._faults) >= self.settings.dropped:
+            self._last = seen
+
+    def shot(self, written: bool) -> Shot:
+        """What is to be seen of the tick that was made last."""
+        tick = self.tick - 1
+        joints = self.episode.state.joints[0].clone()
+        joints[5] += self.zero
+        hand, phase = self.episode.state.hand[0], self.task.phase(tick)
+        return Shot(tick, phase, joints, hand, self._goal, self.told.shown(tick, self._goal), written)
+
+
+def _arm(wanted: str):
+    """(what it is called, the arm; None: the kinematics alone).
+
+    Raises: ConfigError where MuJoCo is wanted and missing.
+    """
+    if wanted == "kinematic":
+        return wanted, None
+    headless()
+    try:
+        from streammem.policy.tasks.panda import MujocoArm
+    except ImportError as error:
+        if wanted == "mujoco":
+            raise ConfigError(f"{error}; wanted the extra [robot], or --arm kinematic") from error
+        return "kinematic", None
+    return "mujoco", MujocoArm()
+
+
+def headless() -> None:
+    """Lets MuJoCo render without a display, where nothing else was asked for and the library is there."""
+    if not sys.platform.startswith("linux") or {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
+        return
+    try:
+        ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        return
+    os.environ["MUJOCO_GL"] = "egl"
