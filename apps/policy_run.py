@@ -4,7 +4,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -110,17 +109,15 @@ def opened(said: argparse.Namespace, command: list[str]) -> LiveRun:
     if held and not said.resume and not said.overwrite:
         raise ConfigError(f"{said.out} holds an episode; wanted another --out, --resume, or --overwrite to lose it")
     before = config.read(said.out / RUN) if said.resume else {}
-    settings = _settings(said, before)
-    notes = {}
-    if said.cartridge is not None:
-        settings, notes = _taught(said.cartridge, settings)
+    taught = {} if said.cartridge is None else _taught(said.cartridge)
+    settings = _settings(said, before, taught)
     policy = _policy(settings)
     if said.cartridge is not None:
         cartridge.load(said.cartridge, policy)
     said.out.mkdir(parents=True, exist_ok=True)
     keep = _kept(said.out / STATE) if said.resume else 0
     about = {"command": command, "started": _now(), "commit": commit(), "machine": machine(), "versions": versions()}
-    about |= {"threads": torch.get_num_threads()} | notes
+    about |= {"threads": torch.get_num_threads()}
     about |= {"skipped": before.get("run", {}).get("skipped", 0)}
     run = LiveRun(settings, policy, Lines(said.out / EPISODE, HEADING, keep), about, _silent if said.quiet else _aloud)
     run.save_cartridge = said.save_cartridge
@@ -133,7 +130,7 @@ def opened(said: argparse.Namespace, command: list[str]) -> LiveRun:
     return run
 
 
-def _settings(said: argparse.Namespace, before: dict) -> LiveSettings:
+def _settings(said: argparse.Namespace, before: dict, taught: dict) -> LiveSettings:
     data = dict(before.get("settings", {}))
     given = {name: getattr(said, name) for name in FLAGS if getattr(said, name) not in (None, False)}
     if said.resume and (said.settings or given or said.cartridge):
@@ -142,16 +139,15 @@ def _settings(said: argparse.Namespace, before: dict) -> LiveSettings:
         return config.build(LiveSettings, data, str(said.out / RUN))
     for text in said.settings:
         config.override(data, text)
-    return config.build(LiveSettings, data | given, "settings")
+    return config.build(LiveSettings, data | given | taught, "settings")
 
 
-def _taught(path: Path, settings: LiveSettings) -> tuple[LiveSettings, dict]:
-    """The settings in the world that the cartridge is of."""
+def _taught(path: Path) -> dict:
+    """What makes the world that a cartridge is of."""
     note = cartridge.notes(path).get(NOTE)
     if note is None:
         raise CheckpointError(f"{path}: a cartridge, but not one that `streammem policy` wrote")
-    told = json.loads(note)
-    return replace(settings, **told), {"cartridge": str(path)}
+    return json.loads(note)
 
 
 def _policy(settings: LiveSettings) -> MemoryPolicy:
