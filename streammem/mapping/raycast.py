@@ -28,11 +28,12 @@ class Cast:
     near_m: float = 0.2
     coarse: int = 4  # pixels between coarse rays
     polish: int = 8  # evaluations to pin a crossing down
-    steepest: float = 3.0  # slope of the distance, 1 where all agree; beyond it an outline is disputed: no surface
+    steepest: float = 3.0  # slope of the distance, 1 where all agree; beyond it an outline is near, and no surface is
+    facing: float = 0.55  # seen whose slope turns away from the ray, by this cosine: it may be what frames dispute
 
     def __post_init__(self):
-        if not self.near_m > 0 or self.coarse < 1 or self.polish < 2:
-            raise ConfigError(f"{self}; wanted near_m > 0, coarse >= 1 and polish >= 2")
+        if not self.near_m > 0 or self.coarse < 1 or self.polish < 2 or not 0 <= self.facing <= 1:
+            raise ConfigError(f"{self}; wanted near_m > 0, coarse >= 1, polish >= 2 and facing in [0, 1]")
 
 
 class View(NamedTuple):
@@ -257,7 +258,8 @@ def _bend(a: Tensor) -> Tensor:
 
 def _view(field: Field, rays: Fan, surface: _Surface, how: Cast) -> View:
     """Of R rays, in a row."""
-    seen = (surface.depth > 0) & (surface.slope.norm(dim=-1) < how.steepest)
+    slope, along = surface.slope.norm(dim=-1), -(surface.slope * rays.direction).sum(-1) / rays.norm
+    seen = (surface.depth > 0) & ((slope < how.steepest) | (along > how.facing * slope))
     normal = torch.where(seen[:, None], F.normalize(surface.slope, dim=-1), 0)
     shade = torch.where(seen[:, None], colour(field, rays.at(surface.depth)), 0)
     variance = torch.where(seen, 1 / surface.precision.clamp(min=field.known_precision), INF)
