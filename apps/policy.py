@@ -68,9 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("settings", nargs="*", metavar="key=value", help="what else a run can be told; run.yaml shows it all")
-    add(
-        "--policy", metavar="FILE", help="what streammem train-policy wrote (default: that of the mode)"
-    )
+    add("--policy", metavar="FILE", help="what streammem train-policy wrote (default: that of the mode)")
     add("--mode", help="place (default) or weigh")
     add("--items", type=int, help="things that are taught (default: 6)")
     add("--history", type=int, metavar="N", help="steps before the first question (default: 620)")
