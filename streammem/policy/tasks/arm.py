@@ -59,6 +59,19 @@ class KinematicArm:
         share = 1 - math.exp(-STEP_S / LAG_S)
         return self._at(command, state.joints + share * (command + sag - state.joints))
 
+    def stopped(self, state: ArmState, floor: Tensor) -> ArmState:
+        """Hands that are under a floor are held up by it, joints giving way: the least change of them. floor [B] m.
+
+            q' = q + J^T (J J^T + damping)^-1 (0, 0, floor - z),  twice
+        """
+        for _ in range(2):
+            rise = torch.zeros_like(state.hand)
+            rise[:, 2] = (floor - state.hand[:, 2]).clamp_min(0)
+            square = state.jacobian @ state.jacobian.mT + DAMPING * torch.eye(3)
+            given = (state.jacobian.mT @ torch.linalg.solve(square, rise[..., None]))[..., 0]
+            state = self._at(state.command, state.joints + given)
+        return state
+
     def _at(self, command: Tensor, joints: Tensor) -> ArmState:
         return ArmState(command, joints, *forward(joints))
 
