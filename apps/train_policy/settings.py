@@ -73,7 +73,7 @@ class PolicyTrainSettings:
     """
 
     policy: PolicySettings = field(default_factory=PolicySettings)
-    mode: Literal["place", "weigh"] = "place"
+    mode: Literal["place", "weigh", "search", "imitate"] = "place"
     stages: tuple[Stage, ...] = (Stage(800),)
     recorded: int = 64  # episodes of a group
     rate: float = 3e-3  # of AdamW, at its highest

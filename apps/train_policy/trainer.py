@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from streammem import config, store, tree
 from streammem.errors import CheckpointError, ConfigError
 from streammem.policy.tasks.episodes import Episodes, EpisodeStream, Segment, joined, record
-from streammem.policy.tasks.recall import RecallTask
 
 from .model import made
-from .rollout import rolled
 from .settings import PolicyTrainSettings, Stage
+from .task import judged, posed
 
 SCHEMA = 1
 UNSEEN = 1 << 31  # seeds from here on are for judging
@@ -81,10 +80,7 @@ class PolicyTrainer:
         self.model.eval()
         found = {}
         for delay in s.evaluate_delay:
-            task = RecallTask(s.mode, delay=delay)
-            found[f"history {task.history}"] = (
-                rolled(self.model, task, s.evaluate_on, UNSEEN).success.float().mean().item()
-            )
+            found |= judged(self.model, s.mode, delay, s.evaluate_on, UNSEEN)
         if self._since:
             self.losses.append((self.step, sum(self._since) / len(self._since)))
             self._since = []
@@ -187,7 +183,7 @@ def _recorded(mode: str, episodes: int, stage: Stage, seed: int) -> Episodes:
         items, delay = (int(torch.randint(low, high + 1, (), generator=g)) for low, high in (stage.items, stage.delay))
         changed = int(torch.randint(int(stage.changed * items) + 1, (), generator=g))
         wrong = stage.false_confidence
-        task = RecallTask(mode, items=items, delay=delay, changed=changed, false_confidence=wrong)
+        task = posed(mode, items, delay, changed, wrong)
         due = int((i + 1) * stage.simulated) > int(i * stage.simulated)
         groups.append(record(task, episodes, (seed << 10) + i, arm=arm if due else None))
     return joined(groups)

@@ -22,8 +22,11 @@ import torch
 from torch import Tensor
 
 from streammem.errors import ConfigError, SourceError
-from streammem.policy.tasks.recall import Recall, RecallTask
+from streammem.policy.tasks.imitate import ImitateTask
+from streammem.policy.tasks.recall import RecallTask
+from streammem.policy.tasks.search import SearchTask
 
+Task = RecallTask | SearchTask | ImitateTask
 FIELDS = ("observation", "action", "confidence", "weight", "time_s")
 
 
@@ -75,18 +78,18 @@ def load(path) -> Episodes:
     return Episodes(**parts)
 
 
-def record(task: RecallTask, episodes: int, seed: int, noise: float = 0.25, arm=None) -> Episodes:
+def record(task: Task, episodes: int, seed: int, noise: float = 0.25, arm=None) -> Episodes:
     """Demonstrations of the expert, who is disturbed and puts it right: actions are clean, motions are not.
 
     noise: standard deviation of what is added to the actions, correlated over some ten steps.
 
     Source: noise in demonstrations, Laskey et al. 2017, arXiv:1703.09327.
     """
-    recall, g = Recall(task, episodes, seed, arm), torch.Generator().manual_seed(seed ^ (1 << 30))
+    recall, g = task.begun(episodes, seed, arm), torch.Generator().manual_seed(seed ^ (1 << 30))
     seen, rows, drift = recall.reset(), [], torch.zeros(episodes, 3)
     while not recall.done:
         action = recall.expert()
-        weight = torch.full((episodes,), seen.weight)
+        weight = torch.as_tensor(seen.weight).expand(episodes)
         rows.append((seen.observation, action, seen.confidence, weight, seen.time_s))
         drift = 0.9 * drift + 0.44 * noise * torch.randn(episodes, 3, generator=g)
         seen = recall.step(action + drift)

@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
     observation: Tensor  # [B, 43]
     confidence: Tensor  # [B] 1 where a thing is being taught and its tag is seen, 0 elsewhere
-    weight: float  # of this step in the loss: 0 taught, 0.3 at work, 1 asked
+    weight: float | Tensor  # of this step in the loss, or [B]: 0 taught, 0.3 at work, 1 asked
     time_s: Tensor  # [B] float64, since the episode began
 
 
@@ -113,6 +113,10 @@ class RecallTask:
         if t < self.history:
             return Phase("work", *divmod(t - TAUGHT * self.lessons, WAYPOINT))
         return Phase("query", *divmod(min(t, self.length - 1) - self.history, ASKED))
+
+    def begun(self, batch: int, seed: int, arm: Arm | None = None) -> "Recall":
+        """Episodes of it."""
+        return Recall(self, batch, seed, arm)
 
 
 class Recall:
