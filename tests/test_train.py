@@ -19,7 +19,8 @@ from apps.bench.workload import Mqar
 from apps.train.model import SequenceModel
 from apps.train.settings import ModelSettings, RuleSettings, TrainSettings
 from apps.train.tasks import TASKS, Copying, Overwrite, Recall, Regression, SelectiveCopying, _mixed, stream
-from apps.train.trainer import Trainer, rate_at, score
+from apps.train.trainer import Trainer, score
+from apps.training import cosine
 from streammem import config
 from streammem.errors import CheckpointError
 from streammem.rules import RULES
@@ -172,9 +173,9 @@ def test_a_score_of_numbers_is_the_share_of_variance_explained():
 
 
 def test_the_rate_rises_and_falls():
-    s = settings("steps=10")
-    rates = [rate_at(s, step) for step in range(10)]
-    assert rates[1] == max(rates) == s.rate and rates[0] == s.rate / 2 and 0 < rates[9] < 0.1 * s.rate
+    rates = [cosine(step, 10, 2) for step in range(10)]
+    assert rates[1] == max(rates) == 1 and rates[0] == 1 / 2 and 0 < rates[9] < 0.1
+    assert cosine(10, 10, 2, 0.01) == pytest.approx(0.01) and cosine(6, 10, 2, 0.01) == pytest.approx(0.505)
 
 
 def test_the_command_writes_a_run_and_goes_on_with_it(tmp_path, capsys):

@@ -21,12 +21,11 @@ from streammem.errors import CheckpointError, ConfigError, StreamMemError
 from ..arguments import RUN, found
 from ..bench.figure import commit, machine, versions
 from ..stop import Stop
+from ..training import CHECKPOINT, CURVE, run
 from .curve import write_curve
 from .model import parameters
 from .settings import TrainSettings
 from .trainer import Trainer
-
-CHECKPOINT, CURVE = "checkpoint.safetensors", "curve.svg"
 
 
 def main(argv: list[str]) -> int:
@@ -58,21 +57,9 @@ def main(argv: list[str]) -> int:
 
 
 def train(trainer: Trainer, out: Path, stop: Stop, quiet: bool) -> None:
-    """Step by step, to the end or until somebody ends it; the checkpoint is written at every evaluation and there."""
-    every, started, written = trainer.settings.evaluate_every, time.time(), trainer.step
-    pace = 0.1 if sys.stderr.isatty() else 10.0  # seconds between two looks of the bar; a log file wants few
-    with tqdm(total=trainer.settings.steps, initial=trainer.step, unit="step", disable=quiet, mininterval=pace) as bar:
-        while not trainer.done and stop.signal is None:
-            loss = trainer.advance()
-            if trainer.step % every == 0 or trainer.step == trainer.settings.steps:
-                trainer.evaluate()
-                write(trainer, out, started)
-                written = trainer.step
-            scores = trainer.scores[-1][1].values() if trainer.scores else ()
-            bar.set_postfix_str(f"loss {loss:.3f}, scores {' '.join(f'{x:.3f}' for x in scores)}", refresh=False)
-            bar.update()
-    if trainer.step != written or not (out / CHECKPOINT).exists():
-        write(trainer, out, started)
+    """To the end or until somebody ends it; the checkpoint is written at every evaluation and there."""
+    started = time.time()
+    run(trainer, stop, lambda: write(trainer, out, started), quiet)
 
 
 def write(trainer: Trainer, out: Path, started: float) -> None:

@@ -1,26 +1,20 @@
-"""Training that can be stopped anywhere: everything that the next step depends on is in one file."""
+"""Training of a small model on a generated sequence task."""
 
-import json
 import math
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from streammem import build, config, store
-from streammem.errors import CheckpointError, ConfigError
+from streammem import build
 
+from ..training import Training, cosine
 from .model import SequenceModel, device_of
 from .settings import TrainSettings
 from .tasks import Batch, Task, stream
 
-SCHEMA = 1
 
-
-class Trainer:
-    """A model and its optimiser, `step` steps on their way.
-
-    losses: (step, mean loss of the steps since the entry before); scores: (step, score by level).
+class Trainer(Training):
+    """A model and its optimiser on a task.
 
     Raises: StreamMemError where the settings do not make a model.
     """
@@ -29,22 +23,18 @@ class Trainer:
         torch.manual_seed(settings.seed)
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
-        self.settings, self.task = settings, settings.made()
-        self.model = SequenceModel(settings.model, self.task).to(build.device(settings.device))
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimiser = torch.optim.AdamW(trained, settings.rate, weight_decay=settings.weight_decay)
-        self.step = 0
-        self.losses: list[tuple[int, float]] = []
-        self.scores: list[tuple[int, dict[str, float]]] = []
-        self._since: list[float] = []  # losses since the last entry
+        self.task = settings.made()
+        model = SequenceModel(settings.model, self.task).to(build.device(settings.device))
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimiser = torch.optim.AdamW(trained, settings.rate, weight_decay=settings.weight_decay)
+        super().__init__(settings, model, optimiser, repr(settings.model.rule))
         self._batches = stream(self.task, settings.batch, settings.seed)
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether nothing is left to do, or the scores are enough."""
         enough, last = self.settings.enough, self.scores[-1][1] if self.scores else {}
-        well = enough is not None and bool(last) and min(last.values()) >= enough
-        return self.step >= self.settings.steps or well
+        return super().done or (enough is not None and bool(last) and min(last.values()) >= enough)
 
     def advance(self) -> float:
         """One step of the optimiser; returns the loss before it.
@@ -53,74 +43,24 @@ class Trainer:
         """
         s = self.settings
         loss = loss_of(self.model, self.task, next(self._batches))
-        self._since.append(loss.item())
-        if not math.isfinite(self._since[-1]):
-            told = f"the loss of step {self.step} is {self._since[-1]}: the memory diverged"
-            raise ConfigError(f"{told}; wanted a lower model.most, or a lower rate")
         self.optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), s.clip)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate_at(s, self.step)
+            group["lr"] = s.rate * cosine(self.step, s.steps, s.warm_up)
+        told = self.stepped(loss.item())
         self.optimiser.step()
-        self.step += 1
-        return self._since[-1]
+        return told
 
     def evaluate(self) -> dict[str, float]:
-        """Score of every level, which is entered beside the mean loss since the last time."""
+        """Score of every level."""
         s = self.settings
-        found = {name: score(self.model, task, s.evaluate_on, s.seed) for name, task in self.task.levels().items()}
-        if self._since:
-            self.losses.append((self.step, sum(self._since) / len(self._since)))
-            self._since = []
-        self.scores.append((self.step, found))
-        return found
+        levels = self.task.levels().items()
+        return self.entered({name: score(self.model, task, s.evaluate_on, s.seed) for name, task in levels})
 
-    def save(self, path: Path) -> None:
-        """Writes everything, or nothing."""
-        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
-        for index, entry in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{name}": x for name, x in entry.items()}
-        tensors["random"] = torch.get_rng_state()
-        note = {"step": self.step, "since": self._since, "losses": self.losses, "scores": self.scores}
-        notes = {"settings": json.dumps(config.plain(self.settings)), "progress": json.dumps(note)}
-        store.save(path, tensors, schema=SCHEMA, rule=repr(self.settings.model.rule), notes=notes)
-
-    def load(self, path: Path) -> None:
-        """Goes on where `save` was called: the steps that follow are those that would have followed.
-
-        Raises: CheckpointError where the file is not whole, or of another run.
-        """
-        stored = store.load(path, schema=SCHEMA, rule=repr(self.settings.model.rule))
-        told, now = json.loads(stored.notes.get("settings", "{}")), json.loads(json.dumps(config.plain(self.settings)))
-        differs = [f"{name} was {told.get(name)}, is {x}" for name, x in now.items() if told.get(name) != x]
-        if differs:
-            raise CheckpointError(f"{path} is of another run: {'; '.join(differs)}; wanted the same settings")
-        parts: dict[str, dict] = {}
-        for name, x in stored.tensors.items():
-            head, _, rest = name.partition(".")
-            parts.setdefault(head, {})[rest] = x
-        self.model.load_state_dict(parts["model"])
-        self._load_optimiser(parts.get("optimiser", {}))
-        torch.set_rng_state(parts["random"][""])
-        progress = json.loads(stored.notes["progress"])
-        self.step, self._since = progress["step"], progress["since"]
-        self.losses, self.scores = ([(step, x) for step, x in progress[name]] for name in ("losses", "scores"))
+    def load(self, path) -> None:
+        super().load(path)
         self._batches = stream(self.task, self.settings.batch, self.settings.seed, self.step)
-
-    def _load_optimiser(self, tensors: dict[str, Tensor]) -> None:
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, x in tensors.items():
-            index, _, field = name.partition(".")
-            state.setdefault(int(index), {})[field] = x
-        self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": state})
-
-
-def rate_at(s: TrainSettings, step: int) -> float:
-    """Learning rate: linear to its highest, then half a cosine down to 0 at the last step."""
-    if step < s.warm_up:
-        return s.rate * (step + 1) / s.warm_up
-    return s.rate * 0.5 * (1 + math.cos(math.pi * (step - s.warm_up) / max(1, s.steps - s.warm_up)))
 
 
 def loss_of(model: nn.Module, task: Task, batch: Batch) -> Tensor:
