@@ -165,7 +165,7 @@ class Search:
         """Where the hand should be now, [B, 3] metres: over its hole, and in it once it is over it."""
         place = self._places[self.target()]
         off = (self.state.hand[:, :2] - place).norm(dim=1)
-        height = BOARD - 0.04 + (2.5 * (off - 0.008)).clamp(0, 0.12)
+        height = BOARD - 0.08 + (3 * (off - 0.012)).clamp(0, 0.16)
         hole = torch.cat([place, height[:, None]], 1)
         work = (self.stage == WORKING)[:, None]
         moved = ((self.stage == GATHERING) | (self.stage == BACK))[:, None]
