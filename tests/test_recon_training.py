@@ -1,6 +1,8 @@
 """Random rooms, the rollout they are trained by, training that can be stopped, and the bench of update rules."""
 
 import json
+from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -8,10 +10,10 @@ import torch
 from apps import train_recon
 from apps.bench import gating
 from apps.bench.workload import Gating
-from apps.train_recon.data import DataSettings, Rooms, rendered
-from apps.train_recon.loss import errors, rollout, truth
+from apps.train_recon.data import DataSettings, Rooms, rendered, seeds
+from apps.train_recon.loss import errors, misplaced, rollout, truth
 from apps.train_recon.settings import ReconTrainSettings, Stage
-from apps.train_recon.trainer import ReconTrainer, rate_at
+from apps.train_recon.trainer import MIDDLE, ReconTrainer, rate_at
 from streammem import tree
 from streammem.errors import CheckpointError, ConfigError
 from streammem.geometry import project, quaternion_from_motion
@@ -38,10 +40,9 @@ MODEL = ReconConfig(
     rope_half_rounding=False,
     image_size=(24, 32),
 )
-DATA = DataSettings(sequences=4, frames=5, height=24, width=32)
-TINY = ReconTrainSettings(
-    model=MODEL, data=DATA, stages=(Stage(3, 2, 2), Stage(3, 2, 4)), warm_up=2, evaluate_every=3, evaluate_on=2
-)
+DATA = DataSettings(sequences=4, frames=5, height=24, width=32, wandering=1.0, known=True, ahead_rad=1.0)
+STAGES = (Stage(2, 2, 1, "places", 2e-3), Stage(1, 2, 1, "room"), Stage(2, 2, 2, "scattered"), Stage(2, 2, 4, "walk"))
+TINY = ReconTrainSettings(model=MODEL, data=DATA, stages=STAGES, warm_up=1, evaluate_every=3, evaluate_on=2)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_a_perfect_readout_has_no_error(rooms):
 
 def test_training_that_was_stopped_goes_on_as_if_it_had_not(rooms, tmp_path):
     whole, first = ReconTrainer(TINY, rooms), ReconTrainer(TINY, rooms)
-    for trainer, steps in ((whole, 6), (first, 4)):
+    for trainer, steps in ((whole, TINY.steps), (first, 4)):
         for _ in range(steps):
             trainer.advance()
     first.save(tmp_path / "checkpoint")
@@ -135,10 +136,74 @@ def test_training_that_was_stopped_goes_on_as_if_it_had_not(rooms, tmp_path):
         other.load(tmp_path / "checkpoint")
 
 
-def test_the_rate_rises_and_falls():
-    rates = [rate_at(TINY, step) for step in range(TINY.steps + 1)]
-    assert rates[0] < rates[1] == max(rates) and rates[-1] < 1e-9
-    assert [TINY.stage(i).frames for i in range(6)] == [2, 2, 2, 4, 4, 4]
+def test_the_rate_falls_from_stage_to_stage_and_rises_at_each_beginning():
+    told = replace(TINY, stages=(Stage(10, 2, 1, "places", 2e-3), Stage(10, 2, 4, rate=1e-3)), warm_up=3)
+    rates = [rate_at(told, step) for step in range(told.steps + 1)]
+    assert rates[0] < rates[1] < rates[2] and 1e-3 < rates[9] < rates[5] < 2e-3
+    assert rates[10] == pytest.approx(1e-3 / 3) and rates[13] < 1e-3 and rates[-1] < 1e-9
+    assert [told.stage(i).frames for i in (0, 9, 10, 19)] == [1, 1, 4, 4]
+
+
+def test_the_first_stage_teaches_the_encoder_alone(rooms):
+    trainer = ReconTrainer(TINY, rooms)
+    before = {name: x.clone() for name, x in trainer.model.state_dict().items()}
+    trainer.advance()
+    moved = {
+        name.partition(".")[0] for name, x in trainer.model.state_dict().items() if not torch.equal(x, before[name])
+    }
+    assert moved == {"patch_embed", "enc_blocks", "enc_norm"}
+
+
+def test_a_perfect_reading_of_places_has_no_error(rooms):
+    clips = rooms.draw(torch.Generator().manual_seed(1), 3, 1)
+    wanted = truth(clips, MIDDLE)
+    columns = 32 // MODEL.patch_size
+    points = wanted.points_world[:, 0].unflatten(1, (-1, MODEL.patch_size)).unflatten(3, (columns, -1))
+    right = points.permute(0, 1, 3, 5, 2, 4).flatten(3).flatten(1, 2)  # [B, N, 3 patch^2]
+    assert misplaced(lambda _: right, torch.zeros(1), wanted, MODEL.patch_size) < 1e-6
+    assert misplaced(lambda _: right.flip(0), torch.zeros(1), wanted, MODEL.patch_size) > 0.05
+
+
+def test_an_origin_in_the_room_tells_views_apart_that_begin_a_clip(rooms):
+    clips = rooms.draw(torch.Generator().manual_seed(1), 3, 2)
+    anchored, own = truth(clips, MIDDLE), truth(clips)
+    torch.testing.assert_close(own.camera[:, 0], torch.eye(4).expand(3, 4, 4), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(MIDDLE @ anchored.camera, clips.world_from_camera, rtol=1e-4, atol=1e-4)
+    assert (anchored.camera[:, 0] - anchored.camera[:1, 0]).abs().amax((1, 2))[1:].min() > 1e-3
+
+
+def test_scattered_views_are_of_the_room_and_of_no_walk(rooms):
+    clips = rooms.scattered(torch.Generator().manual_seed(1), 8, 3)
+    assert clips.image.shape == (8, 3, 3, 24, 32) and clips.world_from_camera.shape == (8, 3, 4, 4)
+    _, _, depth = project(truth(clips).points_camera, clips.intrinsics)
+    torch.testing.assert_close(depth, clips.depth, rtol=1e-4, atol=1e-4)
+    moved = truth(clips).camera[:, 1:, :3, 3].norm(dim=-1)
+    walked = truth(rooms.draw(torch.Generator().manual_seed(1), 8, 3)).camera[:, 1:, :3, 3].norm(dim=-1)
+    assert moved.mean() > 2 * walked.mean()
+
+
+def test_walks_that_look_ahead_do(rooms):
+    for seed, walk in islice(seeds(0, "wander", 50, 0.8), 3):
+        poses = torch.stack([RandomRoom(seed, 24, 32, walk, True).camera_at(i).world_from_camera for i in range(50)])
+        assert torch.atan2(poses[:, 1, 2], poses[:, 0, 2]).abs().max() <= 0.8
+    assert [seed for seed, _ in islice(seeds(7, "round", 5, None), 3)] == [7, 8, 9]
+    for walk, ahead in (("round", 1.0), ("wander", 0.1)):
+        with pytest.raises(ConfigError, match="ahead_rad"):
+            next(seeds(0, walk, 5, ahead))
+
+
+@pytest.mark.parametrize(
+    "stage, data, words",
+    [
+        (Stage(1, 1, 2, "room"), DATA, "single views"),
+        (Stage(1, 1, 1, "guess"), DATA, "kind"),
+        (Stage(1, 1, 2, rate=0.0), DATA, "rate"),
+        (Stage(1, 1, 2, "scattered"), DataSettings(), "data.known"),
+    ],
+)
+def test_stages_that_make_no_sense_are_refused(stage, data, words):
+    with pytest.raises(ConfigError, match=words):
+        ReconTrainSettings(model=MODEL, data=data, stages=(stage,))
 
 
 def test_the_program_trains_resumes_and_writes_weights_that_load(tmp_path, capsys):
@@ -185,4 +250,9 @@ def test_the_bench_walks_under_every_rule(tmp_path):
     for rule in (*(make() for make in UPDATES.values()), gating.Frozen()):
         said = gating.walked(model, rule, seen)
         assert said.pose.shape == (1, 6, 4, 4) and all(x.isfinite().all() for x in said)
+    anew = gating.walked_anew(model, UPDATES["replace"](), seen, 100)
+    plain = gating.walked(model, UPDATES["replace"](), seen)
+    torch.testing.assert_close(anew.pose, plain.pose, rtol=0, atol=1e-2)  # pictures are rounded to bytes
+    torch.testing.assert_close(anew.depth, plain.depth, rtol=1e-2, atol=1e-2)
+    assert gating.walked_anew(model, UPDATES["replace"](), seen, 3).pose.isfinite().all()
     assert gating.walked(model, gating.Frozen(), seen).gate[0].tolist() == [1.0, 0, 0, 0, 0, 0]

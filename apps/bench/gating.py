@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,21 +11,24 @@ from torch import Tensor
 
 from streammem import build
 from streammem.errors import CheckpointError
-from streammem.geometry import inverse_rigid, motion_from_quaternion, rotation_angle
+from streammem.geometry import inverse_rigid, motion_from_quaternion, rotation_angle, transform
 from streammem.metrics import trajectory_error
 from streammem.recon import weights
 from streammem.recon.model import ReconModel
+from streammem.recon.reconstructor import Reconstructor
 from streammem.recon.state import ReconReadout, View
 from streammem.recon.update import Updated, UpdateRule
 from streammem.recon.updates import UPDATES
+from streammem.types import Frame
 
-from ..train_recon.data import UNSEEN, Clips, rendered
+from ..train_recon.data import UNSEEN, Clips, rendered, seeds
 from .case import Case, Setup, Skip
 from .figure import Measured
 from .gating_chart import chart
 from .workload import Gating
 
 FIRST = UNSEEN + 10_000  # rooms that neither training nor its evaluation has seen
+ANEW = ("replace", "constant")  # rules that are also run with resets
 LATE = 16  # frames at the end of a length whose own errors are scored
 
 
@@ -59,8 +63,10 @@ class Scores(NamedTuple):
 
 
 def clips(told: Gating, walk: str) -> Clips:
-    """Sequences of unseen rooms, side by side."""
-    made = [rendered(FIRST + i, max(told.lengths), 48, 64, walk, told.known) for i in range(told.sequences)]
+    """Sequences of walks that nobody is trained on, side by side."""
+    longest = max(told.lengths)
+    found = islice(seeds(FIRST, walk, longest, told.ahead_rad), told.sequences)
+    made = [rendered(seed, longest, 48, 64, kind, told.known) for seed, kind in found]
     return Clips(*(torch.cat(part) for part in list(zip(*made))[:3]), made[0].intrinsics)
 
 
@@ -79,6 +85,21 @@ def walked(model: ReconModel, rule: UpdateRule, seen: Clips) -> Walked:
     for t, view in enumerate(views(seen.image)):
         state, readout = model(state, view)
         found.append((posed(readout), relative(readout, seen.depth[:, t]), readout.gate.mean(-1)))
+    return Walked(*(torch.stack(part, 1) for part in zip(*found)))
+
+
+@torch.no_grad()
+def walked_anew(model: ReconModel, rule: UpdateRule, seen: Clips, every: int) -> Walked:
+    """`walked`, starting over every so many frames, the new world laid on the old one's."""
+    model.update = rule
+    eye, found = Reconstructor(model, len(seen.image), reset_every=every), []
+    for t, view in enumerate(views(seen.image)):
+        time_s = torch.full((len(seen.image),), float(t), dtype=torch.float64)
+        said = eye.step(Frame(view.image, None, None, None, time_s, view.valid, view.reset))
+        pose = said.frame.world_from_camera.float()
+        depth = transform(inverse_rigid(pose), said.points.float())[..., 2]
+        apart = ((depth - seen.depth[:, t]).abs() / seen.depth[:, t]).mean((1, 2))
+        found.append((pose, apart, said.gate.mean(-1)))
     return Walked(*(torch.stack(part, 1) for part in zip(*found)))
 
 
@@ -145,6 +166,11 @@ def measure(setup: Setup) -> Iterator[Measured]:
         cameras = truth(seen)
         still = Walked(torch.eye(4).expand_as(cameras), torch.full(cameras.shape[:2], torch.nan), cameras[..., 0, 0])
         found = {name: walked(model, rule, seen) for name, rule in rules.items()}
+        found |= {
+            f"{name}_reset{every}": walked_anew(model, rules[name], seen, every)
+            for every in told.resets
+            for name in ANEW
+        }
         table = {
             name: {length: scores(said, cameras, length) for length in told.lengths}
             for name, said in {**found, "still": still}.items()

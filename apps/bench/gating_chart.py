@@ -27,7 +27,13 @@ def chart(path: Path, title: str, table: dict) -> None:
     """Means and standard errors by rule and length: table[rule][length] has a tensor of errors for each panel."""
     lengths = list(next(iter(table.values())))
     wide = (WIDTH - EDGE) / len(PANELS)
-    body = [_text(WIDTH / 2, 16, f"walk: {title}; bars: standard error over sequences; grey: as long as in training")]
+    body = [
+        _text(
+            WIDTH / 2,
+            16,
+            f"walk: {title}; bars: standard error over sequences; grey: as long as in training; dashed: starting over",
+        )
+    ]
     for column, (error, words) in enumerate(PANELS.items()):
         left, right = EDGE + column * wide, column * wide + wide
         means = {rule: [getattr(x, error).mean().item() for x in row.values()] for rule, row in table.items()}
@@ -40,14 +46,20 @@ def chart(path: Path, title: str, table: dict) -> None:
         for rule, row in means.items():
             at = [(_x(n, lengths, left, right), m) for n, m in zip(lengths, row)]
             points = " ".join(f"{x:.1f},{_y(m, top):.1f}" for x, m in at)
-            ink = INKS[rule]
-            body.append(f'<polyline points="{points}" fill="none" stroke="{ink}" stroke-width="1.6"/>')
+            ink = _ink(rule)
+            dash = ' stroke-dasharray="5 3"' if "_reset" in rule else ""
+            body.append(f'<polyline points="{points}" fill="none" stroke="{ink}" stroke-width="1.6"{dash}/>')
             body += [_bar(x, m, span, top, ink) for (x, m), span in zip(at, spans[rule])]
     step = (WIDTH - 2 * EDGE) / len(table)
-    body += [_text(EDGE + step * (i + 0.5), HEIGHT - 8, rule, INKS[rule]) for i, rule in enumerate(table)]
+    body += [_text(EDGE + step * (i + 0.5), HEIGHT - 8, rule, _ink(rule)) for i, rule in enumerate(table)]
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'
     path.write_text("\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *body, "</svg>\n"]))
+
+
+def _ink(rule: str) -> str:
+    """Its colour; a rule that starts over has that of the rule alone."""
+    return INKS[rule.partition("_reset")[0]]
 
 
 def _axes(left: float, right: float, lengths: list[int], top: float, words: str) -> list[str]:

@@ -101,8 +101,10 @@ class Gating:
 
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     sequences: int = 12
-    walks: tuple[str, ...] = ("wander", "round")
+    walks: tuple[str, ...] = ("wander",)
     known: bool = True  # walks through the room that the network was trained in; else rooms it has never seen
+    ahead_rad: float | None = 1.0  # walks alone that never turn further from the x axis, as in training; None: all
+    resets: tuple[int, ...] = (16,)  # frames after which some rules also start over, worlds aligned
     weights: str | None = None  # None: those of the package
 
 

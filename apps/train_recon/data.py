@@ -1,7 +1,10 @@
 """Sequences of random rooms, rendered once and kept on the disk."""
 
 import hashlib
+import itertools
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +18,7 @@ from streammem.errors import ConfigError
 from streammem.sources.rooms import WALKS, RandomRoom
 
 STRIDE = 4  # frames at most between two that are drawn
+LEAST_RAD = 0.4  # that some wanderers never turn further than
 UNSEEN = 1_000_000  # seeds from here on are for tests
 
 
@@ -31,11 +35,14 @@ class DataSettings:
     width: int = 64
     wandering: float = 0.6  # share of sequences whose camera wanders; the others go round
     known: bool = False  # all in the room of `synthetic`, instead of each in a room of its own
+    ahead_rad: float | None = None  # walks alone whose camera never turns further from the x axis; None: all
     seed: int = 0  # of the first sequence
 
     def __post_init__(self):
         if min(self.sequences, self.frames, self.height, self.width) < 1 or not 0 <= self.wandering <= 1:
             raise ConfigError(f"data are {self}; wanted counts of at least 1 and a share within 0..1")
+        if self.ahead_rad is not None and self.wandering < 1:
+            raise ConfigError(f"data are {self}; wanted wandering: 1, as who goes round does not look ahead")
 
 
 class Clips(NamedTuple):
@@ -62,6 +69,11 @@ class Rooms:
             np.load(self.folder / f"{name}.npy", mmap_mode="r") for name in ("image", "depth", "pose")
         )
         self.intrinsics = RandomRoom(settings.seed, settings.height, settings.width).intrinsics
+
+    def scattered(self, g: torch.Generator, batch: int, frames: int) -> Clips:
+        """Views from anywhere, side by side: nothing but a room that all share holds them together."""
+        clips = self.draw(g, batch * frames, 1)
+        return Clips(*(x[:, 0].unflatten(0, (batch, frames)) for x in clips[:3]), clips.intrinsics)
 
     def draw(self, g: torch.Generator, batch: int, frames: int) -> Clips:
         """Random sequences and random stretches of them at random strides, half of them backwards."""
@@ -91,13 +103,36 @@ def _render(settings: DataSettings, folder: Path) -> None:
             ("pose", np.float32, (n, t, 4, 4)),
         )
     )
-    for row in trange(n, desc="rooms", mininterval=10):
-        clip = rendered(settings.seed + row, t, h, w, WALKS[row >= settings.wandering * n], settings.known)
+    wandering = round(settings.wandering * n)
+    walks = itertools.chain.from_iterable(
+        itertools.islice(seeds(settings.seed, walk, t, settings.ahead_rad), count)
+        for walk, count in zip(WALKS, (wandering, n - wandering))
+    )
+    for row, (seed, walk) in zip(trange(n, desc="rooms", mininterval=10), walks):
+        clip = rendered(seed, t, h, w, walk, settings.known)
         images[row] = (clip.image[0] * 127.5 + 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
         depths[row], poses[row] = clip.depth[0].numpy(), clip.world_from_camera[0].numpy()
     for array in (images, depths, poses):
         array.flush()
     (folder / "whole").touch()
+
+
+def seeds(first: int, walk: str, frames: int, ahead_rad: float | None) -> Iterator[tuple[int, str]]:
+    """Seeds from the first on whose walk of that kind stays within `ahead_rad` of the x axis, each with the kind.
+
+    Raises: ConfigError where none would: who goes round does not look ahead.
+    """
+    if ahead_rad is not None and (walk != "wander" or ahead_rad < LEAST_RAD):
+        raise ConfigError(f"ahead_rad is {ahead_rad} for walk {walk}; wanted at least {LEAST_RAD}, and wander")
+    for seed in itertools.count(first):
+        path = RandomRoom(seed, 1, 1, walk, known=True).path
+        if ahead_rad is None or all(_turned(*path(i)) <= ahead_rad for i in range(frames)):
+            yield seed, walk
+
+
+def _turned(eye: np.ndarray, target: np.ndarray) -> float:
+    x, y = (target - eye)[:2]
+    return abs(math.atan2(y, x))
 
 
 def rendered(seed: int, frames: int, height: int, width: int, walk: str, known: bool = False) -> Clips:

@@ -2,8 +2,10 @@
 
 import json
 import math
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,16 +14,17 @@ from streammem.errors import CheckpointError
 from streammem.geometry import motion_from_quaternion, rotation_angle
 from streammem.recon import weights
 from streammem.recon.model import ReconModel
-from streammem.sources.rooms import WALKS
+from streammem.sources.rooms import WALKS, looking
 
-from .data import UNSEEN, Clips, Rooms, rendered
-from .loss import errors, rollout, truth
+from .data import UNSEEN, Clips, Rooms, rendered, seeds
+from .loss import errors, misplaced, rollout, seen_features, truth
 from .settings import ReconTrainSettings
 
 SCHEMA = 1
 PLACE = 2.5  # of the vector in the channels that turn by a radian a patch: one patch further weighs about e^-2
 LEVEL = 1.2  # in those that turn slowly, against each other: the mean logit begins near -0.7, a gate of a third
-WEIGHTS = {"camera": 1.0, "world": 1.0, "translation": 2.0, "rotation": 4.0, "colour": 0.1}
+WEIGHTS = {"camera": 0.5, "world": 0.5, "translation": 2.0, "rotation": 4.0, "colour": 0.05}
+MIDDLE = looking(np.array([0.0, 0.0, 1.4]), np.array([1.0, 0.0, 1.4])).float()  # a camera in the middle, ahead
 
 
 class ReconTrainer:
@@ -42,7 +45,10 @@ class ReconTrainer:
             if begun.config != settings.model:
                 raise CheckpointError(f"{settings.start} is of {begun.config}; wanted {settings.model}")
             self.model.load_state_dict(begun.state_dict())
-        self.optimiser = torch.optim.AdamW(_groups(self.model, settings.weight_decay), settings.rate, (0.9, 0.95))
+        width, pixels = settings.model.enc_embed_dim, settings.model.patch_size**2
+        self.places = nn.Sequential(nn.Linear(width, 256), nn.GELU(), nn.Linear(256, 3 * pixels))  # for training alone
+        both = nn.ModuleList([self.model, self.places])
+        self.optimiser = torch.optim.AdamW(_groups(both, settings.weight_decay), betas=(0.9, 0.95))
         self.step = 0
         self.losses: list[tuple[int, float]] = []
         self.scores: list[tuple[int, dict[str, float]]] = []
@@ -58,10 +64,8 @@ class ReconTrainer:
         """One step of the optimiser; returns the loss before it."""
         s, stage = self.settings, self.settings.stage(self.step)
         g = torch.Generator().manual_seed((s.seed << 32) + self.step)
-        clips = self.rooms.draw(g, stage.batch, stage.frames)
-        images = clips.image + s.noise * torch.randn(clips.image.shape, generator=g)
-        shown = sorted(torch.randperm(stage.frames, generator=g)[: s.shown].tolist())
-        loss = weighed(errors(rollout(self.model, images, shown), truth(clips), clips.image, shown))
+        draw = self.rooms.scattered if stage.kind == "scattered" else self.rooms.draw
+        loss = self._loss(stage.kind, draw(g, stage.batch, stage.frames), g)
         self.optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), s.clip)
@@ -71,6 +75,16 @@ class ReconTrainer:
         self.step += 1
         self._since.append(loss.item())
         return self._since[-1]
+
+    def _loss(self, kind: str, clips: Clips, g: torch.Generator) -> Tensor:
+        """What the stages of this kind make smaller."""
+        images = clips.image + self.settings.noise * torch.randn(clips.image.shape, generator=g)
+        wanted = truth(clips, MIDDLE if kind in ("places", "room") else None)
+        if kind == "places":
+            patch = self.settings.model.patch_size
+            return misplaced(self.places, seen_features(self.model, images[:, 0]), wanted, patch)
+        shown = sorted(torch.randperm(images.shape[1], generator=g)[: self.settings.shown].tolist())
+        return weighed(errors(rollout(self.model, images, shown), wanted, clips.image, shown))
 
     def evaluate(self) -> dict[str, float]:
         """Errors in rooms that nobody is trained on, entered beside the mean loss since the last time."""
@@ -85,6 +99,7 @@ class ReconTrainer:
     def save(self, path: Path) -> None:
         """Writes everything, or nothing."""
         tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
+        tensors |= {f"places.{name}": x for name, x in self.places.state_dict().items()}
         for index, entry in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{name}": x for name, x in entry.items()}
         note = {"step": self.step, "since": self._since, "losses": self.losses, "scores": self.scores}
@@ -105,9 +120,8 @@ class ReconTrainer:
             if head == "optimiser":
                 index, _, field = rest.partition(".")
                 moments.setdefault(int(index), {})[field] = x
-        self.model.load_state_dict(
-            {k.removeprefix("model."): x for k, x in stored.tensors.items() if k.startswith("model.")}
-        )
+        for name, part in (("model.", self.model), ("places.", self.places)):
+            part.load_state_dict({k.removeprefix(name): x for k, x in stored.tensors.items() if k.startswith(name)})
         self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
         progress = json.loads(stored.notes["progress"])
         self.step, self._since = progress["step"], progress["since"]
@@ -166,16 +180,23 @@ def weighed(parts) -> Tensor:
 
 
 def rate_at(s: ReconTrainSettings, step: int) -> float:
-    """Learning rate: linear to its highest, then half a cosine down to 0 at the last step."""
-    if step < s.warm_up:
-        return s.rate * (step + 1) / s.warm_up
-    return s.rate * 0.5 * (1 + math.cos(math.pi * (step - s.warm_up) / max(1, s.steps - s.warm_up)))
+    """Learning rate: a cosine from each stage's to the next one's or 0, rising anew at each stage's beginning."""
+    index, within = s.place(step)
+    stage = s.stages[index]
+    after = s.stages[index + 1].rate if index + 1 < len(s.stages) else 0.0
+    rate = after + (stage.rate - after) * 0.5 * (1 + math.cos(math.pi * within / stage.steps))
+    return rate * min(1.0, (within + 1) / max(1, s.warm_up))
 
 
 def unseen(s: ReconTrainSettings) -> Clips:
-    """Sequences of rooms that are not trained on, both walks in turn."""
+    """Sequences that are not trained on, of the walks that are."""
     d = s.data
-    clips = [rendered(UNSEEN + i, d.frames, d.height, d.width, WALKS[i % 2], d.known) for i in range(s.evaluate_on)]
+    wandering = round(d.wandering * s.evaluate_on)
+    clips = [
+        rendered(seed, d.frames, d.height, d.width, kind, d.known)
+        for walk, count in zip(WALKS, (wandering, s.evaluate_on - wandering))
+        for seed, kind in islice(seeds(UNSEEN, walk, d.frames, d.ahead_rad), count)
+    ]
     return Clips(*(torch.cat(part) for part in list(zip(*clips))[:3]), clips[0].intrinsics)
 
 
