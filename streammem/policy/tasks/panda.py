@@ -26,12 +26,13 @@ from streammem.policy.tasks.view import Camera
 HOME = (0.0, -0.35, 0.0, -2.1, 0.0, 0.30, 0.78)  # the model's sixth joint is turned by a quarter
 CAMERA = Camera()
 SUBSTEPS = 4  # of physics in a control step
+HAND_SITE = "<site name='end_effector'"  # in the file of the robot's links
 HAND, LAST = "end_effector", "panda0_link7"
 IDS = {mode: f"streammem/PandaRecall{mode.capitalize()}-v0" for mode in ("place", "weigh")}
 
 
-def model() -> mujoco.MjModel:
-    """The Panda over a plane, without contacts."""
+def model(beside: str = "", held: str = "") -> mujoco.MjModel:
+    """The Panda over a plane, without contacts. beside, held: what else is in its world, and fixed to its hand; XML."""
     folder = Path(gymnasium_robotics.__file__).parent / "envs" / "assets" / "kitchen_franka" / "franka_assets"
 
     def part(name: str) -> str:
@@ -51,7 +52,8 @@ def model() -> mujoco.MjModel:
             <camera name="front" pos="{numbers(CAMERA.eye)}" xyaxes="{axes}" fovy="{CAMERA.field_deg}"/>
             <geom type="plane" size="2 2 .1" rgba=".3 .4 .5 1" contype="0" conaffinity="0"/>
             <site name="goal" type="sphere" size="0.015" rgba="0.1 0.8 0.2 0.6"/>
-            {part("chain.xml")}
+            {part("chain.xml").replace(HAND_SITE, held + HAND_SITE)}
+            {beside}
         </worldbody>{part("actuator.xml")}</mujoco>""")
     made.opt.timestep = STEP_S / SUBSTEPS
     made.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
@@ -77,8 +79,8 @@ class MujocoArm:
 
     home = HOME
 
-    def __init__(self):
-        self.model = model()
+    def __init__(self, made: mujoco.MjModel | None = None):
+        self.model = model() if made is None else made
         self.data: list[mujoco.MjData] = []
         self._hand = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_SITE, HAND)
         self._last = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, LAST)
@@ -121,9 +123,14 @@ class Pictures:
         self._renderer = mujoco.Renderer(model, height, width)
         self._goal = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, "goal")
 
-    def take(self, joints: np.ndarray, goal: np.ndarray) -> np.ndarray:
-        """The robot, and where its hand should be: [7] rad, [3] m -> [height, width, 3] uint8."""
+    def take(self, joints: np.ndarray, goal: np.ndarray, moved: np.ndarray | None = None) -> np.ndarray:
+        """The robot, and where its hand should be: [7] rad, [3] m -> [height, width, 3] uint8.
+
+        moved: places of the bodies that the simulation does not move, [n, 3] m, where there are such.
+        """
         self._data.qpos[:7] = joints
+        if moved is not None:
+            self._data.mocap_pos[:] = moved
         mujoco.mj_forward(self._model, self._data)
         self._data.site_xpos[self._goal] = goal
         self._renderer.update_scene(self._data, camera="front")

@@ -16,12 +16,13 @@ seen, contact (3). Action: as in `recall`.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from streammem.errors import ConfigError
-from streammem.policy.tasks.arm import STEP_S, KinematicArm
+from streammem.policy.tasks.arm import STEP_S, ArmState, KinematicArm
 from streammem.policy.tasks.recall import (
     CENTRE,
     DRAGGED,
@@ -30,7 +31,6 @@ from streammem.policy.tasks.recall import (
     LOW,
     SHOWN,
     WAYPOINT,
-    Arm,
     Phase,
     Seen,
 )
@@ -47,6 +47,14 @@ START, LOWEST = 0.45, 0.40  # heights of starts and of waypoints at least, metre
 VISITS = 2
 GATHERING, TRYING, HELD, BACK, WORKING = range(5)
 NAMES = ("gather", "attempt", "held", "back", "work")
+
+
+class SearchArm(Protocol):
+    """What the task asks of an arm: it knows the board."""
+
+    def reset(self, batch: int, open_hole: Tensor): ...
+
+    def move(self, state, velocity: Tensor) -> tuple: ...
 
 
 @dataclass(frozen=True)
@@ -94,9 +102,33 @@ class SearchTask:
         """Steps of an episode."""
         return self.history + self.visit
 
-    def begun(self, batch: int, seed: int, arm: Arm | None = None) -> "Search":
+    def begun(self, batch: int, seed: int, arm: SearchArm | None = None) -> "Search":
         """Episodes of it."""
         return Search(self, batch, seed, arm)
+
+
+class OverBoard:
+    """The kinematic arm over a board that does not give: a hand below it is stopped at its surface.
+
+    Shapes: open_hole [B], velocity [B, 3] m/s -> (state, touched [B] bool: the top of the board, not the open hole).
+    """
+
+    home = KinematicArm.home
+
+    def __init__(self):
+        self._arm, self._places = KinematicArm(), torch.tensor(PLACES)
+
+    def reset(self, batch: int, open_hole: Tensor) -> ArmState:
+        """All arms at home, each over a board with one open hole."""
+        self._open = self._places[open_hole]
+        return self._arm.reset(batch)
+
+    def move(self, state: ArmState, velocity: Tensor) -> tuple[ArmState, Tensor]:
+        """One control step."""
+        state = self._arm.move(state, velocity, torch.zeros(len(velocity)))
+        over = (state.hand[:, :2] - self._open).norm(dim=1) < CAPTURE_M
+        touched = (state.hand[:, 2] < BOARD) & ~over
+        return self._arm.stopped(state, torch.where(over, BOARD - DEPTH, BOARD)), touched
 
 
 class Search:
@@ -109,9 +141,9 @@ class Search:
     Source: our own task; failures as context after RoboTTT.
     """
 
-    def __init__(self, task: SearchTask, batch: int, seed: int, arm: Arm | None = None):
+    def __init__(self, task: SearchTask, batch: int, seed: int, arm: SearchArm | None = None):
         self.task, self.batch = task, batch
-        self.arm = KinematicArm() if arm is None else arm
+        self.arm = OverBoard() if arm is None else arm
         self._random = torch.Generator().manual_seed(seed)
         self._rows, self._places = torch.arange(batch), torch.tensor(PLACES)
 
@@ -127,7 +159,7 @@ class Search:
         self._flash = torch.randint(HOLES, (batch, stops), generator=g)
         self._flashing = torch.rand(batch, stops, generator=g) < task.distractors
         self.t = 0
-        self.state = self._begun()
+        self.state = self.arm.reset(batch, self.open)
         self._before = self.state.hand
         self.attempts = torch.full((batch, VISITS), torch.nan)
         self.tried = torch.zeros(batch, HOLES, dtype=torch.bool)
@@ -181,29 +213,23 @@ class Search:
         velocity = torch.where(free, action.clamp(-1, 1) * FASTEST, self._brought())
         velocity = torch.where((self.stage == HELD)[:, None], torch.zeros_like(velocity), velocity)
         self._before = self.state.hand
-        state = self.arm.move(self.state, velocity, torch.zeros(self.batch))
-        under = self._under(state.hand)
-        deep = torch.where((under == self.open) & self._within(state.hand, CAPTURE_M), BOARD - DEPTH, BOARD)
-        self.state = self.arm.stopped(state, deep)
-        self._felt(state.hand, deep)
+        self.state, touched = self.arm.move(self.state, velocity)
+        self._felt(touched)
         self.t += 1
         self._turned()
         return self._seen()
 
-    def _begun(self):
-        return self.arm.reset(self.batch)
-
-    def _felt(self, hand: Tensor, deep: Tensor) -> None:
-        """What the attempts came to."""
-        trying = self.stage == TRYING
-        now = self.state.hand
-        self.contact = (hand[:, 2] < deep) & (deep == BOARD) & (trying | (self.stage == HELD))
-        self.inside = (now[:, 2] < BOARD - INSIDE_M) & (deep < BOARD) & (trying | (self.stage == HELD))
-        close = self._within(now, MARKER_M) & (now[:, 2] < BOARD + CLOSE_M) & (trying | (self.stage == HELD))
-        self._over = torch.where(close, self._under(now), -1)
-        touched = trying & self.contact & (self._over >= 0) & ~self.known
+    def _felt(self, touched: Tensor) -> None:
+        """What the attempts came to. touched: the board, [B] bool."""
+        trying, now = self.stage == TRYING, self.state.hand
+        busy = trying | (self.stage == HELD)
+        self.inside = busy & (now[:, 2] < BOARD - INSIDE_M)
+        self.contact = busy & touched & ~self.inside
+        close = (now[:, :2] - self._places[self._under(now)]).norm(dim=1) < MARKER_M
+        self._over = torch.where(busy & close & (now[:, 2] < BOARD + CLOSE_M), self._under(now), -1)
+        missed = trying & self.contact & (self._over >= 0) & ~self.known
         hole = torch.nn.functional.one_hot(self._over.clamp_min(0), HOLES).bool()
-        self.tried = self.tried | (hole & touched[:, None])
+        self.tried = self.tried | (hole & missed[:, None])
         self.tried = self.tried & ~(self.candidates & ~self.tried).any(1, keepdim=True).logical_not()  # all: anew
         found = trying & self.inside
         self.known = self.known | found
@@ -250,9 +276,6 @@ class Search:
         """The hole of this board that is nearest, [B]."""
         away = (hand[:, None, :2] - self._places).norm(dim=-1)
         return torch.where(self.candidates, away, torch.inf).argmin(1)
-
-    def _within(self, hand: Tensor, metres: float) -> Tensor:
-        return (hand[:, :2] - self._places[self._under(hand)]).norm(dim=1) < metres
 
     def _drawn_start(self) -> Tensor:
         low, high = torch.tensor([0.42, -0.24, START]), torch.tensor([0.58, 0.24, START])
