@@ -69,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("settings", nargs="*", metavar="key=value", help="what else a run can be told; run.yaml shows it all")
     add("--policy", metavar="FILE", help="what streammem train-policy wrote (default: that of the mode)")
-    add("--mode", help="place (default) or weigh")
-    add("--items", type=int, help="things that are taught (default: 6)")
+    add("--mode", help="place (default), weigh, search or imitate")
+    add("--items", type=int, help="things taught, holes, or demonstrations (default: 6)")
     add("--history", type=int, metavar="N", help="steps before the first question (default: 620)")
     add("--arm", choices=("auto", "mujoco", "kinematic"), help="default: auto, mujoco where it is installed")
     add("--seed", type=int, help="which episode (default: 0)")

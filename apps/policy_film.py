@@ -55,29 +55,28 @@ def _backdrop(run: LiveRun, camera: Camera, how: str) -> Backdrop:
     if run.world.arm != "mujoco" or how == "drawn":
         return Drawn(camera)
     try:
-        return Simulated(run.world.zero)
+        return Simulated(run.world)
     except Exception as error:  # noqa: BLE001 - what a machine without graphics lacks, it lacks in many ways
         run.say(f"MuJoCo cannot render here ({type(error).__name__}): the film is drawn by lines")
         return Drawn(camera)
 
 
 def _timeline(run: LiveRun) -> Timeline:
-    task, phases = run.world.task, []
-    for tick in range(task.length):
-        name = task.phase(tick).name
-        if not phases or phases[-1][0] != name:
-            phases.append((name, tick, tick))
-        phases[-1] = (*phases[-1][:2], tick + 1)
-    return Timeline(phases, task.length)
+    parts = []
+    for shot in run.shots:
+        if not parts or parts[-1][0] != shot.shown.part:
+            parts.append((shot.shown.part, shot.tick, shot.tick))
+        parts[-1] = (*parts[-1][:2], shot.tick + 1)
+    return Timeline(parts, run.world.task.length)
 
 
 def _chosen(run: LiveRun) -> list[tuple[Shot, int]]:
     """The shots of the film, and how much faster than life each is shown."""
-    work = sum(shot.phase.name == "work" for shot in run.shots)
+    work = sum(shot.shown.part == "work" for shot in run.shots)
     paces = PACES | {"work": max(1, -(-work // round(WORK_S * FPS)))}
     keys, chosen = _keys(run), []
     for shot in run.shots:
-        pace = paces.get(shot.phase.name, 1)
+        pace = paces[shot.shown.part]
         if shot.tick % pace == 0 or shot.tick in keys:
             chosen.append((shot, pace))
     return chosen
@@ -87,7 +86,7 @@ def _keys(run: LiveRun) -> set[int]:
     """Ticks of the key frames."""
     at = {shot.tick for shot in run.shots if shot.shown.ended}
     at |= {a.tick for a, b in zip(run.shots, run.shots[1:]) if a.phase.name == "teach" and a.phase[:2] != b.phase[:2]}
-    work = [shot.tick for shot in run.shots if shot.phase.name == "work"]
+    work = [shot.tick for shot in run.shots if shot.shown.part == "work"]
     return at | set(work[len(work) // 2 :][:1]) | {run.shots[-1].tick}
 
 

@@ -3,7 +3,6 @@
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from streammem.policy.tasks.arm import skeleton
 from streammem.policy.tasks.view import Camera
 
 from .policy_told import Mark
-from .policy_world import Shot
+from .policy_world import Shot, World
 
 WIDTH, HEIGHT, FINER = 640, 480, 2  # pixels; lines are drawn finer, to be smooth
 BAR = 26  # height of the timeline
@@ -21,7 +20,7 @@ KINDS = {
     "slot": (66, 104, 190), "wanted": (222, 140, 20), "waypoint": (120, 128, 138),
     "right": (22, 150, 76), "wrong": (200, 40, 44),
 }  # fmt: skip
-PHASES = {"teach": (66, 104, 190), "work": (168, 176, 186), "query": (222, 140, 20)}
+PARTS = {"teach": (66, 104, 190), "work": (168, 176, 186), "query": (222, 140, 20)}
 THICK = (0.075, 0.075, 0.07, 0.065, 0.06, 0.055, 0.05, 0.035)  # of the links, metres
 
 
@@ -81,31 +80,32 @@ class Simulated:
     Raises: whatever a machine without a graphics library raises, at construction.
     """
 
-    def __init__(self, zero: float):
+    def __init__(self, world: World):
         from streammem.policy.tasks import panda
 
-        self._zero, self._pictures = zero, panda.Pictures(panda.model(), HEIGHT, WIDTH)
-        self.take(torch.tensor(panda.HOME))
+        self._zero, self._data = world.zero, world.episode.arm.data[0]
+        self._pictures = panda.Pictures(world.episode.arm.model, HEIGHT, WIDTH)
+        self.take(world.episode.state.joints[0])
 
     def take(self, joints: Tensor) -> np.ndarray:
         """The robot."""
         turned = joints.clone()
         turned[5] -= self._zero
-        return self._pictures.take(turned.numpy(), np.full(3, -10.0))
+        return self._pictures.take(turned.numpy(), np.full(3, -10.0), self._data.mocap_pos)
 
 
 class Timeline(NamedTuple):
-    """An episode along the lower edge: its phases, and what was written when."""
+    """An episode along the lower edge: its parts, and what was written when."""
 
-    phases: list[tuple[str, int, int]]  # name, first tick, tick after the last
+    parts: list[tuple[str, int, int]]  # name, first tick, tick after the last
     length: int
 
     def draw(self, pen: ImageDraw.ImageDraw, tick: int, writes: list[int]) -> None:
         """Over a picture; writes: ticks."""
         top, scale = HEIGHT - BAR, WIDTH / max(1, self.length)
         pen.rectangle((0, top, WIDTH, HEIGHT), fill=(250, 250, 251))
-        for name, start, end in self.phases:
-            colour = PHASES.get(name, PHASES["work"])
+        for name, start, end in self.parts:
+            colour = PARTS[name]
             pale = tuple(round(x + 0.55 * (255 - x)) for x in colour)
             pen.rectangle((start * scale, top + 8, end * scale - 1, HEIGHT - 6), fill=pale)
         for write in writes:

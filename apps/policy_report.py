@@ -16,13 +16,15 @@ from .report import STYLE, table
 
 LARGEST = 12 << 20  # bytes of a film that goes into the report
 SMALL = 320  # pixels, width of a key frame
+THINGS = {"search": "holes", "imitate": "demonstrations"}
 BARS = 48  # of the histogram
 WIDE, HIGH, MARGIN = 640, 220, 28
 
 
 def write_report(run: LiveRun, shown: Frames) -> None:
     """Writes report.html; nothing in it is loaded from elsewhere, but a film too large for it."""
-    title = f"streammem: {run.settings.mode}, {run.settings.items} things, a history of {run.settings.history} steps"
+    things = THINGS.get(run.settings.mode, "things")
+    title = f"streammem: {run.settings.mode}, {run.settings.items} {things}, a history of {run.settings.history} steps"
     parts = [_summary(run), _film(shown), _answers(run), _latency(run), _observations(run), _keys(shown), _about(run)]
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}'
     head += "video, img.film { width: 100%; max-width: 720px; } rect.bar { fill: var(--accent); }</style>"

@@ -12,23 +12,30 @@ from torch import Tensor
 from streammem.errors import ConfigError
 from streammem.policy.encoders import Observation
 from streammem.policy.tasks import arm as arms
-from streammem.policy.tasks.recall import TAUGHT, Phase, Recall, RecallTask
+from streammem.policy.tasks import imitate, recall
+from streammem.policy.tasks.episodes import Task
+from streammem.policy.tasks.recall import Phase
+from streammem.policy.tasks.search import SearchTask
 
-from .policy_told import RecallTold, Shown, Told
+from .policy_told import ImitateTold, RecallTold, SearchTold, Shown, Told
+
+TOLD = {"place": RecallTold, "weigh": RecallTold, "search": SearchTold, "imitate": ImitateTold}
+SPARE = 2  # attempts at a board, beside one for each hole
 
 
 @dataclass(frozen=True)
 class LiveSettings:
     """What a run of `streammem policy` can be told.
 
-    items: things taught. history: steps before the first question. dropped: share of frames that the sensors do not
+    items: things taught, holes of a board, or demonstrations. history: steps before the first question, or before the
+    second visit to the board. dropped: share of frames that the sensors do not
     bring. arm: auto is MuJoCo's Panda where the extra [robot] is installed, else its kinematics. fast: waiting for the
     next tick takes no time. policy: a file, or the name of one that comes with the package; none is that of the mode.
 
     Raises: ConfigError where the numbers make no sense.
     """
 
-    mode: Literal["place", "weigh"] = "place"
+    mode: Literal["place", "weigh", "search", "imitate"] = "place"
     items: int = 6
     history: int = 620
     queries: int = 3
@@ -43,22 +50,34 @@ class LiveSettings:
     policy: str | None = None
 
     def __post_init__(self):
-        least = TAUGHT * self.items
-        if self.history < least:
-            raise ConfigError(f"history is {self.history}; wanted {least} steps or more: {TAUGHT} a thing to be taught")
+        if self.history < self.taught:
+            told = f"{self.items} things need {self.taught}"
+            raise ConfigError(f"history is {self.history}; wanted at least what teaching takes: {told} steps")
         if not 0 <= self.dropped < 1:
             raise ConfigError(f"dropped is {self.dropped}; wanted a share below 1")
         if not self.rate_hz > 0:
             raise ConfigError(f"rate_hz is {self.rate_hz}; wanted ticks a second, above 0")
         self.task()
 
-    def task(self) -> RecallTask:
+    @property
+    def taught(self) -> int:
+        """Steps after which all is learned that can be."""
+        if self.mode == "search":
+            return SearchTask(self.items, self.items + SPARE).visit
+        return (imitate.TAUGHT if self.mode == "imitate" else recall.TAUGHT) * self.items
+
+    def task(self) -> Task:
         """The task.
 
         Raises: ConfigError where it makes no sense.
         """
-        delay = self.history - TAUGHT * self.items
-        return RecallTask(self.mode, self.items, self.queries, delay, distractors=self.distractors, noise=self.noise)
+        delay = self.history - self.taught
+        if self.mode == "search":
+            return SearchTask(self.items, self.items + SPARE, delay, self.distractors, self.noise)
+        if self.mode == "imitate":
+            return imitate.ImitateTask(self.items, self.queries, delay, noise=self.noise)
+        shares = {"distractors": self.distractors, "noise": self.noise}
+        return recall.RecallTask(self.mode, self.items, self.queries, delay, **shares)
 
 
 class Shot(NamedTuple):
@@ -80,13 +99,13 @@ class World:
     """
 
     def __init__(self, settings: LiveSettings):
-        self.settings, self.task = settings, settings.task()
-        self.arm, arm = _arm(settings.arm)
-        self.episode = Recall(self.task, 1, settings.seed, arm)
-        self.told: Told = RecallTold(self.episode)
+        self.settings, self.task, self.taught = settings, settings.task(), settings.taught
+        self.arm, arm = _arm(settings.arm, settings.mode)
+        self.episode = self.task.begun(1, settings.seed, arm)
+        self.told: Told = TOLD[settings.mode](self.episode)
         self.zero = 0.0 if arm is None else arms.HOME[5] - arm.home[5]
         self._last = self.episode.reset()
-        self._goal = self.episode.goal()[0]
+        self._goal, self._phase = self.episode.goal()[0], self.episode.phase
         self._faults = torch.Generator().manual_seed(settings.seed)
 
     @property
@@ -99,15 +118,10 @@ class World:
         """Ticks that were made."""
         return self.episode.t
 
-    @property
-    def taught(self) -> int:
-        """Ticks of all lessons."""
-        return TAUGHT * self.task.lessons
-
     def skip(self, ticks: int) -> None:
-        """Ticks that nobody is to see: the arm stands still, or its teacher moves it."""
+        """Ticks that nobody is to see, as the expert makes them."""
         while self.tick < ticks:
-            self.move(torch.zeros(1, 3))
+            self.move(self.episode.expert())
 
     def sense(self) -> tuple[Observation, float]:
         """What the sensors bring; where a frame was dropped it is the one before, with its time."""
@@ -115,7 +129,7 @@ class World:
 
     def move(self, action: Tensor) -> None:
         """One tick: [1, 3]."""
-        self._goal = self.episode.goal()[0]
+        self._goal, self._phase = self.episode.goal()[0], self.episode.phase
         seen = self.episode.step(action)
         if torch.rand((), generator=self._faults) >= self.settings.dropped:
             self._last = seen
@@ -125,11 +139,11 @@ class World:
         tick = self.tick - 1
         joints = self.episode.state.joints[0].clone()
         joints[5] += self.zero
-        hand, phase = self.episode.state.hand[0], self.task.phase(tick)
-        return Shot(tick, phase, joints, hand, self._goal, self.told.shown(tick, self._goal), written)
+        shown = self.told.shown(tick, self._phase, self._goal)
+        return Shot(tick, self._phase, joints, self.episode.state.hand[0], self._goal, shown, written)
 
 
-def _arm(wanted: str):
+def _arm(wanted: str, mode: str):
     """(what it is called, the arm; None: the kinematics alone).
 
     Raises: ConfigError where MuJoCo is wanted and missing.
@@ -139,11 +153,12 @@ def _arm(wanted: str):
     headless()
     try:
         from streammem.policy.tasks.panda import MujocoArm
+        from streammem.policy.tasks.panda_search import PandaBoard
     except ImportError as error:
         if wanted == "mujoco":
             raise ConfigError(f"{error}; wanted the extra [robot], or --arm kinematic") from error
         return "kinematic", None
-    return "mujoco", MujocoArm()
+    return "mujoco", PandaBoard() if mode == "search" else MujocoArm()
 
 
 def headless() -> None:

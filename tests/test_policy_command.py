@@ -78,7 +78,7 @@ def test_the_memory_is_what_was_written_and_the_actions_those_of_the_policy(weig
 def test_ended_by_a_signal_it_writes_everything_and_goes_on_as_if_nothing_had_happened(weights, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     words = [sys.executable, "-m", "apps.cli", "policy", "--policy", weights, "--arm", "kinematic", "--items", "2"]
-    words += ["--history", "220", "queries=1", "dropped=0.2"]
+    words += ["--history", "120", "queries=1", "dropped=0.2"]
     slow = [*words, "--out", str(one), "--film", "none"]
     with subprocess.Popen(slow, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         for line in child.stdout:
@@ -90,13 +90,12 @@ def test_ended_by_a_signal_it_writes_everything_and_goes_on_as_if_nothing_had_ha
     assert child.returncode == 143 and "SIGTERM at tick" in said
     assert {x.name for x in one.iterdir()} == {"episode.tsv", "report.html", "run.yaml", "state.safetensors"}
     before = config.read(one / "run.yaml")["run"]["ticks"]
-    assert 40 < before < 255
-    assert cli.main(["policy", "--resume", "--out", str(one), "--quiet"]) == 0
+    assert 40 < before < 155
+    assert cli.main(["policy", "--resume", "--out", str(one), "--film", "none", "--quiet"]) == 0
     assert cli.main([*words[3:], "--out", str(two), "--film", "none", "--quiet", "--fast"]) == 0
     assert (one / "episode.tsv").read_text() == (two / "episode.tsv").read_text()
     a, b = (store.load(x / "state.safetensors", schema=1).tensors for x in (one, two))
     assert all(torch.equal(torch.nan_to_num(a[name]), torch.nan_to_num(b[name])) for name in b)
-    assert (one / "video.mp4").exists() or (one / "video.gif").exists()
 
 
 def test_what_cannot_be_is_refused(weights, tmp_path, capsys):
@@ -104,7 +103,7 @@ def test_what_cannot_be_is_refused(weights, tmp_path, capsys):
     wrong = {
         "holds an episode": ["--out", str(tmp_path / "a")],
         "holds no episode": ["--out", str(tmp_path / "b"), "--resume"],
-        "wanted 120 steps": ["--history", "20"],
+        "need 120 steps": ["--history", "20"],
         "below 1": ["dropped=1.0"],
         "no such file": ["--policy", "nothing"],
         "without other settings": ["--out", str(tmp_path / "a"), "--resume", "--seed", "3"],
@@ -190,6 +189,21 @@ def test_marks_show_only_what_was_taught_and_where_it_belongs():
     assert [x.right for x in world.told.verdicts()] == [True, True]
 
 
+@pytest.mark.parametrize("mode, words", [("search", "second visit"), ("imitate", "a new situation"), ("weigh", "tag")])
+def test_every_task_is_told(mode, words):
+    world = World(LiveSettings(mode, arm="kinematic", items=2, history=300, queries=2))
+    parts, told = [], []
+    while not world.done:
+        world.move(world.episode.expert())
+        shown = world.shot(False).shown
+        parts += [shown.part] if parts[-1:] != [shown.part] else []
+        told += [shown.words] if shown.ended else []
+    assert parts[-1] == "query" or mode == "search"
+    assert "work" in parts and len(told) >= 2
+    verdicts = world.told.verdicts()
+    assert len(verdicts) == 2 and all(x.right for x in verdicts) and words in verdicts[-1].asked
+
+
 def test_the_camera_puts_what_is_to_the_right_there_and_what_is_nearer_lower():
     camera = Camera()
     right, up, back = camera.axes
@@ -235,7 +249,7 @@ def test_films_are_written_with_what_there_is(lacks, tmp_path, monkeypatch):
 
 
 def test_without_graphics_the_film_is_drawn_by_lines(monkeypatch, capsys):
-    def broken(zero):
+    def broken(world):
         raise RuntimeError("no GL")
 
     monkeypatch.setattr(policy_film, "Simulated", broken)

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from apps.policy_world import headless
+
+headless()  # before MuJoCo is imported
 gymnasium = pytest.importorskip("gymnasium", reason="needs the extra [robot]")
 pytest.importorskip("gymnasium_robotics", reason="needs the extra [robot]")
 pytest.importorskip("mujoco", reason="needs the extra [robot]")
