@@ -9,6 +9,7 @@ import torch
 
 from apps import train_recon
 from apps.bench import gating
+from apps.bench.gating_report import write_report
 from apps.bench.workload import Gating
 from apps.train_recon.data import DataSettings, Rooms, rendered, seeds
 from apps.train_recon.loss import errors, misplaced, rollout, truth
@@ -256,3 +257,11 @@ def test_the_bench_walks_under_every_rule(tmp_path):
     torch.testing.assert_close(anew.depth, plain.depth, rtol=1e-2, atol=1e-2)
     assert gating.walked_anew(model, UPDATES["replace"](), seen, 3).pose.isfinite().all()
     assert gating.walked(model, gating.Frozen(), seen).gate[0].tolist() == [1.0, 0, 0, 0, 0, 0]
+
+
+def test_the_report_of_the_bench_tells_means_and_spreads(tmp_path):
+    table = {"replace": {4: gating.Scores(*torch.tensor([[1.0, 2.0], [3.0, 5.0], [0.5, 0.5], [0.1, 0.3]]))}}
+    (tmp_path / "a.svg").write_text("<svg/>")
+    write_report(tmp_path / "report.html", {"wander": tmp_path / "a.svg"}, {"wander": table})
+    text = (tmp_path / "report.html").read_text()
+    assert "<svg/>" in text and all(cell in text for cell in ("1.500 &plusmn; 0.707", "4.000 &plusmn; 1.414"))

@@ -25,6 +25,7 @@ from ..train_recon.data import UNSEEN, Clips, rendered, seeds
 from .case import Case, Setup, Skip
 from .figure import Measured
 from .gating_chart import chart
+from .gating_report import write_report
 from .workload import Gating
 
 FIRST = UNSEEN + 10_000  # rooms that neither training nor its evaluation has seen
@@ -157,10 +158,11 @@ def parity(setup: Setup) -> str | None:
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
-    """Errors by length under every rule, beside those of `replace`, with a picture a walk."""
+    """Errors by length under every rule, beside those of `replace`, with a picture a walk and a report."""
     told = setup.workload.gating
     model = network(told)
     rules = {**{name: make() for name, make in UPDATES.items()}, "frozen": Frozen()}
+    charts, tables = {}, {}
     for walk in told.walks:
         seen = clips(told, walk)
         cameras = truth(seen)
@@ -175,7 +177,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
             name: {length: scores(said, cameras, length) for length in told.lengths}
             for name, said in {**found, "still": still}.items()
         }
-        chart(setup.out / f"gating-{walk}.svg", walk, {k: v for k, v in table.items() if k != "still"})
+        charts[walk], tables[walk] = setup.out / f"gating-{walk}.svg", table
+        chart(charts[walk], walk, {k: v for k, v in table.items() if k != "still"})
+        write_report(setup.out / "report.html", charts, tables)
         yield from figures(walk, table, found)
 
 
