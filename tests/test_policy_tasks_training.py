@@ -13,7 +13,7 @@ from conftest import ROOT
 
 from apps import cli
 from apps.train_policy import trainer as trainers
-from apps.train_policy.model import made
+from apps.train_policy.model import Ours, made
 from apps.train_policy.rollout import interval, rolled
 from apps.train_policy.settings import PolicySettings, PolicyTrainSettings, Stage
 from apps.train_policy.trainer import PolicyTrainer, cloned, demonstrations, drawn_by, rate_at
@@ -279,6 +279,23 @@ def test_the_program_trains_says_what_it_did_and_writes_a_policy_that_acts(tmp_p
     assert "holds a run" in capsys.readouterr().err
     with pytest.raises(CheckpointError, match="no policy"):
         trained.load(out / "checkpoint.safetensors")
+
+
+@pytest.mark.parametrize("name", trained.SHIPPED)
+def test_what_is_shipped_remembers_and_a_state_that_is_wiped_does_not(name):
+    policy = Ours(trained.shipped(name), 64)
+    outcome = rolled(policy, RecallTask(delay=200), 16, 7)
+    assert outcome.success.float().mean() >= 0.9 and outcome.written["work"] == outcome.written["query"] == 0
+
+    class Forgetful:
+        init_state = policy.init_state
+
+        def step(self, state, observation, confidence, time_s):
+            return policy.step(policy.init_state(len(observation)), observation, confidence, time_s)
+
+    assert rolled(Forgetful(), RecallTask(delay=200), 16, 7).success.float().mean() < 0.2
+    with pytest.raises(ConfigError, match="place_learned"):
+        trained.shipped("nothing")
 
 
 @pytest.mark.slow
