@@ -51,7 +51,7 @@ class Table:
         run, report = self._run, self._run.loop.report()
         verdicts, latency = run.world.told.verdicts(), report.tick
         right = f"{sum(x.right for x in verdicts)}/{len(verdicts)}"
-        words = run.shots[-1].shown.words
+        words = run.shots[-1].shown.words.partition(", missed")[0]
         times = f"{latency.p50_ms:13.2f}{latency.p99_ms:8.2f}{latency.p999_ms:8.2f}{latency.max_ms:8.2f}"
         counts = f"{report.ticks.missed:8}{len(run.writes):8}{self._bytes / 1024:6.1f} kB  {right:<8}"
         row = f"{run.world.tick:6}  {words:<34.34}{times}{counts}"

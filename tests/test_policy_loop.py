@@ -19,7 +19,7 @@ from streammem.errors import CheckpointError, ConfigError, ShapeError
 from streammem.policy.encoders import Observation
 from streammem.policy.loop import ControlLoop
 from streammem.policy.shared import Shared
-from streammem.policy.timing import Estimate, Pace, SystemTime, Window
+from streammem.policy.timing import Estimate, LeapingTime, Pace, SystemTime, Window
 
 
 class ToldTime:
@@ -322,6 +322,26 @@ def test_a_real_clock_keeps_a_real_rate():
     report = loop.run(robot.sense, robot.send, ticks=50)
     took = SystemTime().now() - start
     assert report.ticks.done == 50 and took > 0.49 and report.tick.p50_ms > 0
+
+
+def test_waiting_that_takes_no_time_changes_nothing_else():
+    clock = LeapingTime()
+    loop, robot, due = ControlLoop(policy(), 25.0, time=clock), Robot(), []
+    start = SystemTime().now()
+    report = loop.run(robot.sense, robot.send, ticks=50, optional=lambda: due.append(clock.now()))
+    assert SystemTime().now() - start < 1.5 and report.ticks.done == 50  # 2 s of the robot's time
+    assert torch.equal(torch.cat(robot.sent), wanted()[:50])
+    assert np.diff(due).mean() == pytest.approx(0.04, rel=0.05)
+    seconds = loop.durations("tick")
+    assert len(seconds) == 50 and 1e3 * seconds.max() == pytest.approx(report.tick.max_ms)
+    seconds[:] = 0
+    assert loop.report().tick.max_ms > 0
+
+
+def test_notes_come_back_with_the_episode(tmp_path):
+    loop = ControlLoop(policy(), 25.0)
+    loop.save(tmp_path / "live", {"said": "something"})
+    assert ControlLoop(policy(), 25.0).load(tmp_path / "live") == {"said": "something"}
 
 
 def test_a_loop_that_cannot_be_is_refused():

@@ -13,7 +13,7 @@ from streammem.policy.tasks import search as searches
 from streammem.policy.tasks.episodes import EpisodeStream, record
 from streammem.policy.tasks.search import BOARD, HELD, HOLES, PLACES, TRYING, SearchTask
 
-HOLE, MARKER, INSIDE, FLAGS = slice(13, 21), slice(21, 29), 29, slice(40, 43)
+VIEW, MISSED, ENTERED, FLAGS = slice(13, 21), slice(21, 29), slice(29, 37), slice(40, 43)
 
 
 def rows(task, batch, seed=0, act=None):
@@ -95,15 +95,15 @@ def test_a_miss_is_told_by_contact_and_by_the_joints_and_by_nothing_that_says_wh
     told, world = rows(SearchTask(5, attempts=5, delay=0, noise=0.0), 64)
     for _, over, seen, contact, inside in told:
         trying, working, touched = seen.observation[:, FLAGS].unbind(-1)
-        assert torch.equal(seen.observation[:, HOLE].bool(), world.candidates)
         assert not (touched.bool() & ~contact).any() and (touched * working).sum() == 0
-        marker = seen.observation[:, MARKER]
-        seen_over = torch.nn.functional.one_hot(over.clamp_min(0), HOLES) * (over >= 0)[:, None]
-        assert torch.equal(marker * trying[:, None], seen_over * trying[:, None])
-        assert torch.equal(seen.observation[:, INSIDE].bool(), inside & trying.bool())
+        near = torch.nn.functional.one_hot(over.clamp_min(0), HOLES) * (over >= 0)[:, None]
+        view = torch.where((over >= 0)[:, None], near, world.candidates.long())
+        assert torch.equal((trying[:, None] * seen.observation[:, VIEW]), trying[:, None] * view)
+        assert torch.equal(seen.observation[:, MISSED], near * touched[:, None])
+        assert torch.equal(seen.observation[:, ENTERED], near * (inside & trying.bool())[:, None])
     confident = torch.stack([seen.confidence for _, _, seen, _, _ in told])
     held = torch.stack([stage == HELD for stage, *_ in told])
-    felt = torch.stack([seen.observation[:, 42] + seen.observation[:, INSIDE] for _, _, seen, _, _ in told])
+    felt = torch.stack([seen.observation[:, 42] + seen.observation[:, ENTERED].sum(1) for _, _, seen, _, _ in told])
     assert ((confident == 0) | (felt > 0)).all() and confident.sum() > 64 and held.sum() == 3 * (world.attempts.sum())
 
 

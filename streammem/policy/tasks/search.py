@@ -10,9 +10,9 @@ An episode of two visits to a board of `holes` holes, with `delay` steps of othe
 Which hole is open is drawn anew each episode, and is the same in both visits: whoever remembers misses nowhere twice in
 the first, and nowhere at all in the second. A miss is seen as contact, and as the joints' errors while it lasts.
 
-Observation, 43 numbers: hand position (3), its velocity (3), joint errors (7, rad times 20), holes of this board (8),
-hole under the hand, as its marker says close by (8), in the hole (1), unused (7), waypoint (3), flags: trying, waypoint
-seen, contact (3). Action: as in `recall`.
+Observation, 43 numbers: hand position (3), its velocity (3), joint errors (7, rad times 20), markers in view (8: of all
+holes of this board from afar, close by of the one under the hand), where the board is touched (8), in which hole the
+hand is (8), waypoint (3), flags: trying, waypoint seen, contact (3). Action: as in `recall`.
 """
 
 from dataclasses import dataclass
@@ -286,10 +286,11 @@ class Search:
         trying, working = (self.stage == TRYING) | (self.stage == HELD), self.stage == WORKING
         stop, k = min(self.t, task.length - 1) // WAYPOINT, self.t % WAYPOINT
         flash = working & self._flashing[:, stop] & (10 <= k < 10 + SHOWN)
-        over = torch.where(flash, self._flash[:, stop], torch.where(trying, self._over, -1))
-        marker = torch.nn.functional.one_hot(over.clamp_min(0), HOLES) * (over >= 0)[:, None]
-        felt = torch.stack([trying, working, self.contact & trying], 1).float()
-        told = torch.cat([self.candidates, marker, (self.inside & trying)[:, None], torch.zeros(batch, 7)], 1)
+        near = _marker(torch.where(flash, self._flash[:, stop], torch.where(trying, self._over, -1)))
+        view = torch.where((trying & (self._over < 0))[:, None], self.candidates.float(), near)
+        touched, entered = (trying & x for x in (self.contact, self.inside))
+        told = torch.cat([view, near * touched[:, None], near * entered[:, None]], 1)
+        felt = torch.stack([trying, working, touched], 1).float()
         waypoint = torch.where(working[:, None], _scaled(self.waypoints[:, stop]), torch.zeros(batch, 3))
         position = _scaled(hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g))
         error = self.state.command - self.state.joints + 5e-4 * task.noise * torch.randn(batch, 7, generator=g)
@@ -299,6 +300,11 @@ class Search:
             confidence = torch.where(flash & (torch.rand(batch, generator=g) < task.false_confidence), 1.0, confidence)
         weight = (self.stage == TRYING) + 0.3 * working
         return Seen(observation, confidence, weight, torch.full((batch,), self.t * STEP_S, dtype=torch.float64))
+
+
+def _marker(hole: Tensor) -> Tensor:
+    """[B] -> [B, HOLES], nothing where there is none (-1)."""
+    return torch.nn.functional.one_hot(hole.clamp_min(0), HOLES) * (hole >= 0)[:, None].float()
 
 
 def _scaled(place: Tensor) -> Tensor:
