@@ -117,12 +117,6 @@ class Checked(Given):
         return state, Ruled(given * torch.where(share > self.threshold, share, 0.0), given * share)
 
 
-class ConfirmedState(NamedTuple):
-    """How much confidence there was of late."""
-
-    score: Tensor  # [B, H, N, 1]
-
-
 class Confirmed(Given):
     """Opens when confidence comes again within a short time: one that errs alone opens nothing.
 
@@ -143,14 +137,14 @@ class Confirmed(Given):
         self.memory_s, self.high = memory_s, high
 
     def init_state(self, batch, tokens):
-        return ConfirmedState(self.alignment.bias.new_zeros(batch, self.heads, tokens, 1))
+        return self.alignment.bias.new_zeros(batch, self.heads, tokens, 1)  # S
 
-    def rate(self, state: ConfirmedState, logits, elapsed_s, error=None):
+    def rate(self, state: Tensor, logits, elapsed_s, error=None):
         alignment, given = logits.split(1, -1)
         kept = (-elapsed_s / self.memory_s).exp().to(logits.dtype)[:, None, None, None]
-        score = kept * state.score + given
+        score = kept * state + given
         share = given * alignment.sigmoid()
-        return ConfirmedState(score), Ruled(torch.where(score > self.high, share, 0.0), share)
+        return score, Ruled(torch.where(score > self.high, share, 0.0), share)
 
 
 class Soft(WriteGate):
