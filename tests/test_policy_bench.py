@@ -78,6 +78,7 @@ def test_faults_are_counted_and_never_reach_the_state(fault):
     assert found.finite and counted["refused"] == counted["stale"] == 0
     for name in ("duplicate", "nonfinite", "late"):
         assert (counted[name] > 5) == (name == wanted), counted
+    assert (counted["missing"] > 5) == (fault not in ("none", "duplicated")), counted
     assert found.success.shape == (6, 1)
 
 

@@ -122,7 +122,7 @@ def faults(policies: list[Contender], told: Policy) -> Iterator[Measured]:
         base = share if base is None else base
         yield Measured(f"fault {fault}", "", share, base, "no fault", at_least(base - 0.05, "falls by <= .05"))
         yield Measured(f"fault {fault}, state finite", "", float(all(x.finite for x in found)), target=at_least(1))
-        for name in ("nonfinite", "duplicate", "late"):
+        for name in ("nonfinite", "duplicate", "late", "missing"):
             yield Measured(
                 f"fault {fault}, {name} per episode",
                 "",

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from streammem import store
 from streammem.errors import CheckpointError, ConfigError
+from streammem.policy.clock import Admission
 from streammem.policy.encoders import Straight, VectorEncoder
 from streammem.policy.gate import GATES
 from streammem.policy.gated_memory import GatedMemory
 from streammem.policy.heads import RegressionHead
 from streammem.policy.memory_policy import MemoryPolicy
+from streammem.policy.tasks.arm import STEP_S
 from streammem.policy.tasks.recall import ACTION, OBSERVATION
 from streammem.rules import RULES
 
@@ -62,7 +64,8 @@ class Recipe:
         dim, read = (self.width, self.width) if self.width else (OBSERVATION, self.heads * self.value)
         gate = GATES[self.gate](dim, self.heads, **self.gate_options)
         memory = GatedMemory(dim, gate, rule, (self.key, self.value), most=self.most, mixed=self.width > 0)
-        return MemoryPolicy(encoder, memory, RegressionHead(dim + read, ACTION, self.hidden))
+        head = RegressionHead(dim + read, ACTION, self.hidden)
+        return MemoryPolicy(encoder, memory, head, admission=Admission(period_s=STEP_S))
 
 
 def save(path, policy: MemoryPolicy, recipe: Recipe, source: str) -> None:
