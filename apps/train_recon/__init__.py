@@ -64,9 +64,9 @@ def train(trainer: ReconTrainer, out: Path, stop: Stop) -> None:
 
 
 def write(trainer: ReconTrainer, out: Path, wall_s: float, cpu_s: float) -> None:
-    """The checkpoint, the weights alone, the curve, and what the run says about itself."""
+    """The checkpoint, the weights alone in float16, the curve, and what the run says about itself."""
     trainer.save(out / CHECKPOINT)
-    weights.write(out / WEIGHTS, trainer.model.state_dict(), about(trainer))
+    weights.write(out / WEIGHTS, {name: x.half() for name, x in trainer.model.state_dict().items()}, about(trainer))
     write_curve(out / CURVE, trainer.losses, trainer.scores)
     told = {"commit": commit(), "machine": machine(), "versions": versions(), "step": trainer.step}
     told |= {"seconds": round(wall_s, 1), "cpu_seconds": round(cpu_s, 1)}
