@@ -111,6 +111,7 @@ def opened(said: argparse.Namespace, command: list[str]) -> LiveRun:
     before = config.read(said.out / RUN) if said.resume else {}
     taught = {} if said.cartridge is None else _taught(said.cartridge)
     settings = _settings(said, before, taught)
+    torch.set_num_threads(settings.threads)
     policy = _policy(settings)
     if said.cartridge is not None:
         cartridge.load(said.cartridge, policy)

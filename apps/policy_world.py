@@ -31,6 +31,7 @@ class LiveSettings:
     second visit to the board. dropped: share of frames that the sensors do not
     bring. arm: auto is MuJoCo's Panda where the extra [robot] is installed, else its kinematics. fast: waiting for the
     next tick takes no time. policy: a file, or the name of one that comes with the package; none is that of the mode.
+    threads: that a tick may use; more than one make so small a policy slower, and late where others want them too.
 
     Raises: ConfigError where the numbers make no sense.
     """
@@ -48,6 +49,7 @@ class LiveSettings:
     fast: bool = False
     deadline: Literal["hold", "skip_write", "shed"] = "hold"
     policy: str | None = None
+    threads: int = 1
 
     def __post_init__(self):
         if self.history < self.taught:
@@ -55,8 +57,8 @@ class LiveSettings:
             raise ConfigError(f"history is {self.history}; wanted at least what teaching takes: {told} steps")
         if not 0 <= self.dropped < 1:
             raise ConfigError(f"dropped is {self.dropped}; wanted a share below 1")
-        if not self.rate_hz > 0:
-            raise ConfigError(f"rate_hz is {self.rate_hz}; wanted ticks a second, above 0")
+        if not self.rate_hz > 0 or self.threads < 1:
+            raise ConfigError(f"rate_hz is {self.rate_hz}, threads {self.threads}; wanted above 0, and at least 1")
         self.task()
 
     @property

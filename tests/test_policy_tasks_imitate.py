@@ -8,10 +8,12 @@ import torch
 from apps.train_policy.model import made
 from apps.train_policy.settings import PolicySettings
 from apps.train_policy.task import judged
+from streammem import store
 from streammem.errors import ConfigError
 from streammem.policy import cartridge
 from streammem.policy.encoders import Observation
 from streammem.policy.tasks import imitate as imitates
+from streammem.policy.tasks import trained
 from streammem.policy.tasks.episodes import record
 from streammem.policy.tasks.imitate import ImitateTask, minimum_jerk, time_warp
 from streammem.policy.tasks.recall import WITHIN_M
@@ -133,6 +135,26 @@ def test_a_prompt_of_a_file_is_the_prompt(tmp_path):
                 asked += 1
             seen = world.step(action)
     assert asked == 35 and state.counters.written.item() > 0
+
+
+def test_keys_see_what_they_are_asked_for_and_values_everything(tmp_path):
+    torch.manual_seed(0)
+    recipe = Recipe("kalman", asked=(13, 37))
+    net = recipe.made().eval()
+    one = torch.randn(5, 1, 1, 43)
+    two = one.clone()
+    two[..., :13], two[..., 37:] = torch.randn(5, 1, 1, 13), torch.randn(5, 1, 1, 6)
+    with torch.no_grad():
+        a, b = (net.memory.layer.tokens((), x)[1] for x in (one, two))
+    assert torch.equal(a.key, b.key) and torch.equal(a.query, b.query) and not torch.equal(a.value, b.value)
+    trained.save(tmp_path / "p", net, recipe, "nobody")
+    same = trained.load(tmp_path / "p")
+    assert store.fingerprint(same) == store.fingerprint(net)
+    with torch.no_grad():
+        assert torch.equal(same.memory.layer.tokens((), one)[1].key, a.key)
+    for asked, width in (((5, 5), 0), ((0, 44), 0), ((0, 3), 8)):
+        with pytest.raises(ConfigError, match="asked"):
+            Recipe(asked=asked, width=width)
 
 
 def test_it_is_recorded_and_judged_by_the_same_code():

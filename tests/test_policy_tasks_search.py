@@ -97,8 +97,9 @@ def test_a_miss_is_told_by_contact_and_by_the_joints_and_by_nothing_that_says_wh
         trying, working, touched = seen.observation[:, FLAGS].unbind(-1)
         assert not (touched.bool() & ~contact).any() and (touched * working).sum() == 0
         near = torch.nn.functional.one_hot(over.clamp_min(0), HOLES) * (over >= 0)[:, None]
-        view = torch.where((over >= 0)[:, None], near, world.candidates.long())
-        assert torch.equal((trying[:, None] * seen.observation[:, VIEW]), trying[:, None] * view)
+        view, at = seen.observation[:, VIEW], trying.bool()
+        assert not view[at][~world.candidates[at]].any() and (view[at][world.candidates[at]] > 0).all()
+        assert torch.equal(view[at & (over >= 0)].argmax(1), over[at & (over >= 0)])
         assert torch.equal(seen.observation[:, MISSED], near * touched[:, None])
         assert torch.equal(seen.observation[:, ENTERED], near * (inside & trying.bool())[:, None])
     confident = torch.stack([seen.confidence for _, _, seen, _, _ in told])

@@ -62,7 +62,7 @@ class KinematicArm:
     def stopped(self, state: ArmState, floor: Tensor) -> ArmState:
         """Hands that are under a floor are held up by it, joints giving way: the least change of them. floor [B] m.
 
-            q' = q + J^T (J J^T + damping)^-1 (0, 0, floor - z),  twice
+        q' = q + J^T (J J^T + damping)^-1 (0, 0, floor - z),  twice
         """
         for _ in range(2):
             rise = torch.zeros_like(state.hand)

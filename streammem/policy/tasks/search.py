@@ -10,9 +10,9 @@ An episode of two visits to a board of `holes` holes, with `delay` steps of othe
 Which hole is open is drawn anew each episode, and is the same in both visits: whoever remembers misses nowhere twice in
 the first, and nowhere at all in the second. A miss is seen as contact, and as the joints' errors while it lasts.
 
-Observation, 43 numbers: hand position (3), its velocity (3), joint errors (7, rad times 20), markers in view (8: of all
-holes of this board from afar, close by of the one under the hand), where the board is touched (8), in which hole the
-hand is (8), waypoint (3), flags: trying, waypoint seen, contact (3). Action: as in `recall`.
+Observation, 43 numbers: hand position (3), its velocity (3), joint errors (7, rad times 20), how large the marker of
+each hole of this board appears (8: exp(-sideways distance / 6 cm)), which is touched (8), which the hand is in (8),
+waypoint (3), flags: trying, waypoint seen, contact (3). Action: as in `recall`.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,8 @@ HOLES = 8
 PLACES = tuple((x, y) for x in (0.43, 0.57) for y in (-0.24, -0.08, 0.08, 0.24))  # of the holes, metres
 BOARD, DEPTH = 0.30, 0.03  # height of the board and depth of the open hole, metres
 CAPTURE_M = 0.025  # furthest from a hole's axis at which the hand goes in
-MARKER_M, CLOSE_M = 0.045, 0.06  # a hole's marker is seen from there: sideways, and above the board
+MARKER_M = 0.045  # sideways, at which it is still a hole that is touched
+APPEARS_M = 0.06  # sideways, at which a marker appears 1 / e as large
 INSIDE_M = 0.02  # this deep is in the hole
 GATHER, SLOT, OUT = 20, 56, 40  # steps
 START, LOWEST = 0.45, 0.40  # heights of starts and of waypoints at least, metres
@@ -166,7 +167,7 @@ class Search:
         self.known = torch.zeros(batch, dtype=torch.bool)  # the open hole was found once
         self._count = torch.zeros(batch)  # attempts begun in this visit
         self._since = torch.zeros(batch, dtype=torch.int64)  # steps in the phase
-        self._over = torch.full((batch,), -1)  # the hole whose marker is seen
+        self._over = torch.full((batch,), -1)  # the hole under the hand
         self.contact, self.inside = torch.zeros(batch, dtype=torch.bool), torch.zeros(batch, dtype=torch.bool)
         self.stage = torch.full((batch,), GATHERING)
         self._start = self._drawn_start()
@@ -226,7 +227,7 @@ class Search:
         self.inside = busy & (now[:, 2] < BOARD - INSIDE_M)
         self.contact = busy & touched & ~self.inside
         close = (now[:, :2] - self._places[self._under(now)]).norm(dim=1) < MARKER_M
-        self._over = torch.where(busy & close & (now[:, 2] < BOARD + CLOSE_M), self._under(now), -1)
+        self._over = torch.where(busy & close, self._under(now), -1)
         missed = trying & self.contact & (self._over >= 0) & ~self.known
         hole = torch.nn.functional.one_hot(self._over.clamp_min(0), HOLES).bool()
         self.tried = self.tried | (hole & missed[:, None])
@@ -286,10 +287,11 @@ class Search:
         trying, working = (self.stage == TRYING) | (self.stage == HELD), self.stage == WORKING
         stop, k = min(self.t, task.length - 1) // WAYPOINT, self.t % WAYPOINT
         flash = working & self._flashing[:, stop] & (10 <= k < 10 + SHOWN)
-        near = _marker(torch.where(flash, self._flash[:, stop], torch.where(trying, self._over, -1)))
-        view = torch.where((trying & (self._over < 0))[:, None], self.candidates.float(), near)
+        large = self.candidates * (-(hand[:, None, :2] - self._places).norm(dim=-1) / APPEARS_M).exp()
+        view = torch.where(trying[:, None], large, _marker(torch.where(flash, self._flash[:, stop], -1)))
         touched, entered = (trying & x for x in (self.contact, self.inside))
-        told = torch.cat([view, near * touched[:, None], near * entered[:, None]], 1)
+        hole = _marker(self._over)
+        told = torch.cat([view, hole * touched[:, None], hole * entered[:, None]], 1)
         felt = torch.stack([trying, working, touched], 1).float()
         waypoint = torch.where(working[:, None], _scaled(self.waypoints[:, stop]), torch.zeros(batch, 3))
         position = _scaled(hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g))

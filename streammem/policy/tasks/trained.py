@@ -2,8 +2,13 @@
 
 import inspect
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from streammem import store
 from streammem.errors import CheckpointError, ConfigError
@@ -25,6 +30,25 @@ SHIPPED = {  # name: the command that trained it
 Options = dict[str, int | float | bool | str]
 
 
+class Columns(nn.Module):
+    """Projections whose queries and keys see some columns, and values all: the others' weights count as 0.
+
+    What a key does not see cannot be mistaken for what it is about, as where the hand is for why it went there.
+
+    Shapes: weights [sum of parts, inputs], rows in the order query, key, value.
+    """
+
+    def __init__(self, parts: Sequence[int], inputs: int, seen: tuple[int, int]):
+        super().__init__()
+        mask = torch.ones(sum(parts), inputs)
+        mask[: parts[0] + parts[1]] = 0
+        mask[: parts[0] + parts[1], seen[0] : seen[1]] = 1
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return self.mask * weight
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What a policy for the recall task is made of, in plain numbers and names.
@@ -32,6 +56,7 @@ class Recipe:
     rule, gate: names of the catalogues, with arguments of each. heads, key, value: of the memory. width: of the token
     that an observation is mapped to; 0: it is the token itself, and the head sees it and what the heads read, which
     learns the task where a mapped one does not. hidden: of the action head. most: the highest rate of a write.
+    asked: where the numbers of an observation begin and end that keys and queries are made of; (0, 0): all of them.
 
     Raises: ConfigError for a name or an argument that there is not.
     """
@@ -46,8 +71,12 @@ class Recipe:
     width: int = 0
     hidden: int = 128
     most: float = 1.0
+    asked: tuple[int, int] = (0, 0)
 
     def __post_init__(self):
+        first, end = self.asked
+        if self.asked != (0, 0) and (self.width or not 0 <= first < end <= OBSERVATION):
+            raise ConfigError(f"asked is {self.asked}, width {self.width}; wanted 0 <= first < end <= {OBSERVATION}, 0")
         for kind, catalogue in (("rule", RULES), ("gate", GATES)):
             name = getattr(self, kind)
             if name not in catalogue:
@@ -64,6 +93,9 @@ class Recipe:
         dim, read = (self.width, self.width) if self.width else (OBSERVATION, self.heads * self.value)
         gate = GATES[self.gate](dim, self.heads, **self.gate_options)
         memory = GatedMemory(dim, gate, rule, (self.key, self.value), most=self.most, mixed=self.width > 0)
+        if self.asked != (0, 0):
+            columns = Columns(memory.layer.parts, OBSERVATION, self.asked)
+            parametrize.register_parametrization(memory.layer.qkv, "weight", columns)
         head = RegressionHead(dim + read, ACTION, self.hidden)
         return MemoryPolicy(encoder, memory, head, admission=Admission(period_s=STEP_S))
 
@@ -92,6 +124,11 @@ def load(path) -> MemoryPolicy:
     stored = store.load(path, schema=SCHEMA)
     if "recipe" not in stored.notes:
         raise CheckpointError(f"{path}: no policy of the recall task; wanted what streammem train-policy writes")
-    policy = Recipe(**json.loads(stored.notes["recipe"])).made()
+    policy = _recipe(json.loads(stored.notes["recipe"])).made()
     policy.load_state_dict(stored.tensors)
     return policy.eval()
+
+
+def _recipe(told: dict) -> Recipe:
+    """JSON knows no tuples."""
+    return Recipe(**told | {"asked": tuple(told.get("asked", (0, 0)))})
