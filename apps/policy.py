@@ -10,8 +10,11 @@ exit status:
 """
 
 import argparse
+import gc
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from streammem.errors import StreamMemError
@@ -58,8 +61,20 @@ def play(run: LiveRun, stop: Stop) -> None:
             run.save()
 
     run.loop.warm_up(run.world.sense()[0])
-    run.loop.run(run.world.sense, send, run.world.task.length - run.world.tick, after, ended)
+    with _uncollected():
+        run.loop.run(run.world.sense, send, run.world.task.length - run.world.tick, after, ended)
     table.end()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """The garbage collector waits; it would come in the middle of a tick."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _parser() -> argparse.ArgumentParser:

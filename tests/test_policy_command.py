@@ -1,5 +1,6 @@
 """streammem policy: an episode played in the loop, ended and gone on with, told in a film and a report; cartridges."""
 
+import json
 import os
 import signal
 import subprocess
@@ -96,6 +97,25 @@ def test_ended_by_a_signal_it_writes_everything_and_goes_on_as_if_nothing_had_ha
     assert (one / "episode.tsv").read_text() == (two / "episode.tsv").read_text()
     a, b = (store.load(x / "state.safetensors", schema=1).tensors for x in (one, two))
     assert all(torch.equal(torch.nan_to_num(a[name]), torch.nan_to_num(b[name])) for name in b)
+
+
+@pytest.mark.slow
+def test_killed_in_mid_episode_it_goes_on_as_if_nothing_had_happened(weights, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    words = ["policy", "--policy", weights, *SHORT, "--history", "3000", "--film", "none", "--quiet", "--out"]
+    with subprocess.Popen([sys.executable, "-m", "apps.cli", *words, str(one)], cwd=ROOT) as child:
+        while not (state := one / "state.safetensors").exists() or saved(state) < 500:
+            time.sleep(0.05)
+        os.kill(child.pid, signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL and saved(state) < 3000
+    assert cli.main(["policy", "--resume", "--out", str(one), "--film", "none", "--quiet"]) == 0
+    assert cli.main([*words, str(two)]) == 0
+    assert (one / "episode.tsv").read_text() == (two / "episode.tsv").read_text()
+
+
+def saved(state):
+    """Ticks that a state knows of."""
+    return json.loads(store.load(state, schema=1).notes["live"])["ticks"]
 
 
 def test_what_cannot_be_is_refused(weights, tmp_path, capsys):
