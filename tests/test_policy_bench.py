@@ -89,7 +89,9 @@ def test_cells_have_the_history_and_the_items_that_they_say():
     assert [cells[f"{n} items"].task.items for n in told.items] == [3, 6, 12, 20]
     assert cells["false confidence 1 %"].task.false_confidence == 0.01 and cells["taught again"].task.changed == 6
     assert all(cell.task.mode == "weigh" for cell in cells.values())
-    assert [words for words, cell in cells.items() if cell.simulated] == ["history 8000, simulated arm"]
+    assert not any(cell.simulated for cell in cells.values())
+    placed = bench.cells("delta", "place", told)
+    assert [words for words, cell in placed.items() if cell.simulated] == ["history 8000, simulated arm"]
     assert "taught again" not in bench.cells("GRU", "place", told)
     assert "false confidence 1 %" not in bench.cells("learned gate", "place", told)
     assert {name for name, _ in bench.TARGETS} <= set(runs.POLICIES)
@@ -97,8 +99,10 @@ def test_cells_have_the_history_and_the_items_that_they_say():
 
 def test_every_policy_has_a_run():
     for entry in runs.POLICIES.values():
-        told = entry.settings("weigh", 1, 0.5, 0.25)
-        assert (told.seed, told.mode) == (1, "weigh") and {x.simulated for x in told.stages} == {0.25}
+        weigh = entry.settings("weigh", 1, 1.0, 0.25)
+        assert (weigh.seed, weigh.mode) == (1, "weigh") and {x.simulated for x in weigh.stages} == {0}
+        told = entry.settings("place", 1, 0.5, 0.25)
+        assert (told.seed, told.mode) == (1, "place") and {x.simulated for x in told.stages} == {0.25}
         full = entry.settings("place", 0, 1.0, 0.25)
         assert [x.steps for x in told.stages] == [x.steps // 2 for x in full.stages]
         made(told.policy)

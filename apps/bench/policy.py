@@ -90,7 +90,7 @@ def cells(name: str, mode: str, told: Policy) -> dict[str, Cell]:
             found[f"false confidence {100 * share:g} %"] = Cell(task)
     if settings.kind == "memory" and told.changed:
         found["taught again"] = Cell(RecallTask(mode, changed=told.changed, delay=told.items_delay))
-    if name in SHIPPED and told.simulated:
+    if name in SHIPPED and mode == "place" and told.simulated:
         found |= {
             f"history {n}, simulated arm": Cell(RecallTask(mode, delay=n - 120), True) for n in told.histories[-1:]
         }

@@ -33,8 +33,13 @@ class Run(NamedTuple):
     differs: dict = {}
 
     def settings(self, mode: str, seed: int, longer: float, simulated: float) -> PolicyTrainSettings:
-        """The run; longer: times the steps of every stage. simulated: share of the demonstrations."""
-        run = config.load(PolicyTrainSettings, found(self.base, "train"))
+        """The run; longer: times the steps of every stage. simulated: share of the demonstrations, to place.
+
+        To weigh there is one kind of arm, see policy_weigh.yaml, which stands for policy.yaml there.
+        """
+        weigh = mode == "weigh"
+        base, simulated = ("policy_weigh" if weigh and self.base == "policy" else self.base), simulated * (not weigh)
+        run = config.load(PolicyTrainSettings, found(base, "train"))
         stages = self.differs.get("stages", run.stages[:1] if self.first else run.stages)
         stages = tuple(replace(x, steps=max(1, round(longer * x.steps)), simulated=simulated) for x in stages)
         options = self.differs | {"mode": mode, "seed": seed, "stages": stages, "policy": self.policy or run.policy}
