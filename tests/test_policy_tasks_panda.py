@@ -99,8 +99,8 @@ def test_a_payload_shows_in_the_joints():
         return seen.observation[0, 6:13]
 
     light, middle, heavy = settled(0.0), settled(0.5), settled(1.0)
-    assert (light - heavy).abs().max() > 0.3 and heavy.abs().max() < 3
-    assert torch.allclose(middle, (light + heavy) / 2, atol=0.05)  # nothing is cut off
+    assert (light - heavy).abs().max() > 1
+    assert torch.allclose(middle, (light + heavy) / 2, atol=0.15)  # nothing is cut off
 
 
 @pytest.mark.slow

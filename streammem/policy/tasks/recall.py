@@ -10,7 +10,7 @@ place: bring the hand back to where the teacher put it. weigh: the teacher holds
 hangs on it, seen only through the joints' errors; asked, bring the hand to a side that says how heavy it was. Which tag
 means what is drawn anew each episode, so that it cannot sit in the weights.
 
-Observation, 43 numbers: hand position (3), its velocity (3), joint errors (7, rad times 20), tag as one of 24 (24),
+Observation, 43 numbers: hand position (3), its velocity (3), joint errors (7, scaled), tag as one of 24 (24),
 waypoint (3), flags: teacher present, waypoint seen, tag seen (3). Action: Cartesian velocity of the hand (3), in shares
 of 0.6 m/s.
 """
@@ -32,7 +32,7 @@ WITHIN_M = 0.03  # of the goal counts as success; a random place has a chance of
 LOW, HIGH = (0.38, -0.28, 0.28), (0.60, 0.28, 0.55)  # box of all goals, m
 CENTRE, FRONT = (0.49, 0.0, 0.42), (0.5, 0.0, 0.4)
 LIGHTEST, HEAVIEST = 0.3, 3.0  # payloads, kg
-ERRORS = 20.0  # times joint errors, rad: 3 at the furthest that a command may be from its joint
+ERRORS = {"place": 20.0, "weigh": 80.0}  # times joint errors, rad: 3 and 11 at the furthest that the leash allows
 
 
 class Arm(Protocol):
@@ -229,7 +229,7 @@ class Recall:
         velocity = (hand - self._before) * 30
         error = self.state.command - self.state.joints
         error = error + 5e-4 * task.noise * torch.randn(self.batch, 7, generator=g)
-        observation = torch.cat([position, velocity, ERRORS * error, tag, waypoint, flags], 1)
+        observation = torch.cat([position, velocity, ERRORS[task.mode] * error, tag, waypoint, flags], 1)
         weight = {"teach": 0.0, "work": 0.3, "query": 1.0}[name]
         time_s = torch.full((self.batch,), self.t * STEP_S, dtype=torch.float64)
         return Seen(observation, confidence, weight, time_s)
