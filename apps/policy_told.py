@@ -6,8 +6,9 @@ from torch import Tensor
 
 from streammem.policy.tasks import imitate
 from streammem.policy.tasks.arm import STEP_S
+from streammem.policy.tasks.board import BOARD, HOLES, PLACES
 from streammem.policy.tasks.recall import ASKED, TAUGHT, WITHIN_M, Phase, Recall
-from streammem.policy.tasks.search import BOARD, HOLES, PLACES, VISITS, Search
+from streammem.policy.tasks.search import VISITS, Search
 
 
 class Mark(NamedTuple):

@@ -12,9 +12,10 @@ from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 from streammem.errors import ConfigError  # noqa: E402
 from streammem.policy.tasks import panda, panda_search  # noqa: E402
+from streammem.policy.tasks.board import BOARD, DEPTH, PLACES  # noqa: E402
 from streammem.policy.tasks.episodes import record  # noqa: E402
 from streammem.policy.tasks.panda_search import PandaBoard, PandaSearch  # noqa: E402
-from streammem.policy.tasks.search import BOARD, DEPTH, INSIDE_M, PLACES, TRYING, SearchTask  # noqa: E402
+from streammem.policy.tasks.search import INSIDE_M, TRYING, SearchTask  # noqa: E402
 
 panda_search.register()
 SHORT = {"holes": 3, "attempts": 3, "delay": 20}

@@ -10,8 +10,9 @@ from apps.train_policy.trainer import PolicyTrainer
 from streammem.errors import ConfigError
 from streammem.policy.tasks import arm as arms
 from streammem.policy.tasks import search as searches
+from streammem.policy.tasks.board import BOARD, DEPTH, HOLES, PLACES
 from streammem.policy.tasks.episodes import EpisodeStream, record
-from streammem.policy.tasks.search import BOARD, HELD, HOLES, PLACES, TRYING, SearchTask
+from streammem.policy.tasks.search import HELD, TRYING, SearchTask
 
 VIEW, MISSED, ENTERED, FLAGS = slice(13, 21), slice(21, 29), slice(29, 37), slice(40, 43)
 
@@ -71,7 +72,7 @@ def test_a_hand_does_not_go_through_the_board_but_into_the_open_hole():
             seen = world.step(down(world))
             deepest = torch.minimum(deepest, world.state.hand[:, 2])
         if into:
-            assert (deepest < BOARD - searches.INSIDE_M).all() and (deepest > BOARD - searches.DEPTH - 2e-3).all()
+            assert (deepest < BOARD - searches.INSIDE_M).all() and (deepest > BOARD - DEPTH - 2e-3).all()
             assert (world.attempts[:, 0] == 1).all()
         else:
             assert (deepest[missing] > BOARD - 2e-3).all() and (deepest[missing] < BOARD + 2e-3).all()

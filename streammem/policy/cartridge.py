@@ -55,9 +55,7 @@ def notes(path) -> dict[str, str]:
 def _stored(path, **of) -> store.Stored:
     stored = store.load(path, schema=SCHEMA, **of)
     if NOTE not in stored.notes:
-        raise CheckpointError(
-            f"{path}: a state, but no cartridge; wanted what `cartridge.save` writes"
-        )
+        raise CheckpointError(f"{path}: a state, but no cartridge; wanted what `cartridge.save` writes")
     return stored
 
 

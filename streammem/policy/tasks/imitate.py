@@ -221,7 +221,9 @@ class Imitate:
         flags[:, 0], flags[:, 1], flags[:, 2] = name == "teach", name == "work", marked or name == "query"
         position = (hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g) - torch.tensor(CENTRE)) * 4
         error = self.state.command - self.state.joints + 5e-4 * task.noise * torch.randn(batch, 7, generator=g)
-        observation = torch.cat([position, (hand - self._before) * 30, ERRORS * error, told, waypoint, flags], 1)
+        observation = torch.cat(
+            [position, (hand - self._before) * 30, ERRORS["place"] * error, told, waypoint, flags], 1
+        )
         confidence = torch.full((batch,), float(marked))
         weight = {"teach": 0.0, "work": 0.3, "query": 1.0}[name]
         return Seen(observation, confidence, weight, torch.full((batch,), self.t * STEP_S, dtype=torch.float64))

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.policy.tasks.arm import STEP_S
+from streammem.policy.tasks.board import BOARD, CAPTURE_M, DEPTH, HOLES, PLACES
 from streammem.policy.tasks.panda import MujocoArm, PandaState, Pictures, model
 from streammem.policy.tasks.recall import ACTION, OBSERVATION
-from streammem.policy.tasks.search import BOARD, CAPTURE_M, DEPTH, HOLES, PLACES, VISITS, Search, SearchTask
+from streammem.policy.tasks.search import VISITS, Search, SearchTask
 
 ID = "streammem/PandaSearch-v0"
 PEG_M = 0.012  # radius of the peg's tip, whose end is where the hand is

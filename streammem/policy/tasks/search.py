@@ -16,13 +16,13 @@ waypoint (3), flags: trying, waypoint seen, contact (3). Action: as in `recall`.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from streammem.errors import ConfigError
-from streammem.policy.tasks.arm import STEP_S, ArmState, KinematicArm
+from streammem.policy.tasks.arm import STEP_S
+from streammem.policy.tasks.board import BOARD, HOLES, PLACES, OverBoard, SearchArm
 from streammem.policy.tasks.recall import (
     CENTRE,
     DRAGGED,
@@ -36,10 +36,6 @@ from streammem.policy.tasks.recall import (
 )
 from streammem.policy.tasks.recall import HIGH as TOP
 
-HOLES = 8
-PLACES = tuple((x, y) for x in (0.43, 0.57) for y in (-0.24, -0.08, 0.08, 0.24))  # of the holes, metres
-BOARD, DEPTH = 0.30, 0.03  # height of the board and depth of the open hole, metres
-CAPTURE_M = 0.025  # furthest from a hole's axis at which the hand goes in
 MARKER_M = 0.045  # sideways, at which it is still a hole that is touched
 APPEARS_M = 0.06  # sideways, at which a marker appears 1 / e as large
 INSIDE_M = 0.02  # this deep is in the hole
@@ -48,14 +44,6 @@ START, LOWEST = 0.45, 0.40  # heights of starts and of waypoints at least, metre
 VISITS = 2
 GATHERING, TRYING, HELD, BACK, WORKING = range(5)
 NAMES = ("gather", "attempt", "held", "back", "work")
-
-
-class SearchArm(Protocol):
-    """What the task asks of an arm: it knows the board."""
-
-    def reset(self, batch: int, open_hole: Tensor): ...
-
-    def move(self, state, velocity: Tensor) -> tuple: ...
 
 
 @dataclass(frozen=True)
@@ -106,30 +94,6 @@ class SearchTask:
     def begun(self, batch: int, seed: int, arm: SearchArm | None = None) -> "Search":
         """Episodes of it."""
         return Search(self, batch, seed, arm)
-
-
-class OverBoard:
-    """The kinematic arm over a board that does not give: a hand below it is stopped at its surface.
-
-    Shapes: open_hole [B], velocity [B, 3] m/s -> (state, touched [B] bool: the top of the board, not the open hole).
-    """
-
-    home = KinematicArm.home
-
-    def __init__(self):
-        self._arm, self._places = KinematicArm(), torch.tensor(PLACES)
-
-    def reset(self, batch: int, open_hole: Tensor) -> ArmState:
-        """All arms at home, each over a board with one open hole."""
-        self._open = self._places[open_hole]
-        return self._arm.reset(batch)
-
-    def move(self, state: ArmState, velocity: Tensor) -> tuple[ArmState, Tensor]:
-        """One control step."""
-        state = self._arm.move(state, velocity, torch.zeros(len(velocity)))
-        over = (state.hand[:, :2] - self._open).norm(dim=1) < CAPTURE_M
-        touched = (state.hand[:, 2] < BOARD) & ~over
-        return self._arm.stopped(state, torch.where(over, BOARD - DEPTH, BOARD)), touched
 
 
 class Search:
@@ -296,7 +260,9 @@ class Search:
         waypoint = torch.where(working[:, None], _scaled(self.waypoints[:, stop]), torch.zeros(batch, 3))
         position = _scaled(hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g))
         error = self.state.command - self.state.joints + 5e-4 * task.noise * torch.randn(batch, 7, generator=g)
-        observation = torch.cat([position, (hand - self._before) * 30, ERRORS * error, told, waypoint, felt], 1)
+        observation = torch.cat(
+            [position, (hand - self._before) * 30, ERRORS["place"] * error, told, waypoint, felt], 1
+        )
         confidence = ((self.stage == HELD) & (self.contact | self.inside)).float()
         if task.false_confidence:
             confidence = torch.where(flash & (torch.rand(batch, generator=g) < task.false_confidence), 1.0, confidence)
