@@ -259,9 +259,10 @@ class Search:
         felt = torch.stack([trying, working, touched], 1).float()
         waypoint = torch.where(working[:, None], _scaled(self.waypoints[:, stop]), torch.zeros(batch, 3))
         position = _scaled(hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g))
-        error = self.state.command - self.state.joints + 5e-4 * task.noise * torch.randn(batch, 7, generator=g)
+        error = self.state.command - self.state.joints
+        error = ERRORS["place"] * (error + 5e-4 * task.noise * torch.randn(batch, 7, generator=g))
         observation = torch.cat(
-            [position, (hand - self._before) * 30, ERRORS["place"] * error, told, waypoint, felt], 1
+            [position, (hand - self._before) * 30, error, told, waypoint, felt], 1
         )
         confidence = ((self.stage == HELD) & (self.contact | self.inside)).float()
         if task.false_confidence:
