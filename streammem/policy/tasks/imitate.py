@@ -222,9 +222,7 @@ class Imitate:
         position = (hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g) - torch.tensor(CENTRE)) * 4
         error = self.state.command - self.state.joints
         error = ERRORS["place"] * (error + 5e-4 * task.noise * torch.randn(batch, 7, generator=g))
-        observation = torch.cat(
-            [position, (hand - self._before) * 30, error, told, waypoint, flags], 1
-        )
+        observation = torch.cat([position, (hand - self._before) * 30, error, told, waypoint, flags], 1)
         confidence = torch.full((batch,), float(marked))
         weight = {"teach": 0.0, "work": 0.3, "query": 1.0}[name]
         return Seen(observation, confidence, weight, torch.full((batch,), self.t * STEP_S, dtype=torch.float64))

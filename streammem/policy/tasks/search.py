@@ -261,9 +261,7 @@ class Search:
         position = _scaled(hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g))
         error = self.state.command - self.state.joints
         error = ERRORS["place"] * (error + 5e-4 * task.noise * torch.randn(batch, 7, generator=g))
-        observation = torch.cat(
-            [position, (hand - self._before) * 30, error, told, waypoint, felt], 1
-        )
+        observation = torch.cat([position, (hand - self._before) * 30, error, told, waypoint, felt], 1)
         confidence = ((self.stage == HELD) & (self.contact | self.inside)).float()
         if task.false_confidence:
             confidence = torch.where(flash & (torch.rand(batch, generator=g) < task.false_confidence), 1.0, confidence)
