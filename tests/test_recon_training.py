@@ -155,6 +155,16 @@ def test_the_first_stage_teaches_the_encoder_alone(rooms):
     assert moved == {"patch_embed", "enc_blocks", "enc_norm"}
 
 
+def test_a_memory_that_is_shut_stays_as_it_begins(rooms):
+    trainer = ReconTrainer(replace(TINY, shut=True, stages=(Stage(2, 2, 3),)), rooms)
+    while not trainer.done:
+        trainer.advance()
+    model, view = trainer.model, next(gating.views(torch.rand(2, 1, 3, 24, 32)))
+    first = model.init_state(2)
+    assert torch.equal(model(first, view)[0].pose_memory, first.pose_memory)
+    assert not torch.equal(model(first, view)[0].tokens, first.tokens)
+
+
 def test_a_perfect_reading_of_places_has_no_error(rooms):
     clips = rooms.draw(torch.Generator().manual_seed(1), 3, 1)
     wanted = truth(clips, MIDDLE)

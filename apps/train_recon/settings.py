@@ -38,6 +38,7 @@ class ReconTrainSettings:
     model: ReconConfig = field(default_factory=ReconConfig)
     data: DataSettings = field(default_factory=DataSettings)
     start: str | None = None  # a file of weights to begin with, None: from nothing
+    shut: bool = False  # the pose memory is never written, so that what is remembered is in the state that rules gate
     stages: tuple[Stage, ...] = (Stage(100, 8, 4),)
     warm_up: int = 100  # steps at every stage's beginning over which the rate rises to what it should be
     weight_decay: float = 0.05

@@ -45,6 +45,8 @@ class ReconTrainer:
             if begun.config != settings.model:
                 raise CheckpointError(f"{settings.start} is of {begun.config}; wanted {settings.model}")
             self.model.load_state_dict(begun.state_dict())
+        if settings.shut:
+            shut(self.model)
         width, pixels = settings.model.enc_embed_dim, settings.model.patch_size**2
         self.places = nn.Sequential(nn.Linear(width, 256), nn.GELU(), nn.Linear(256, 3 * pixels))  # for training alone
         both = nn.ModuleList([self.model, self.places])
@@ -166,6 +168,15 @@ def initialise(model: ReconModel) -> None:
         nn.init.orthogonal_(block.cross_attn.projq.weight, gain=2.0)
         block.cross_attn.projk.weight.data.copy_(block.cross_attn.projq.weight)
         _hand_on(block.cross_attn)
+
+
+def shut(model: ReconModel) -> None:
+    """Lets the pose memory stay as it begins: its write blocks add nothing, and are not trained."""
+    for block in model.pose_retriever.write_blocks:
+        block.requires_grad_(False)
+        for last in (block.attn.proj, block.cross_attn.proj, block.mlp.fc2):
+            last.weight.data.zero_()
+            last.bias.data.zero_()
 
 
 def _hand_on(attention: nn.Module) -> None:
