@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from streammem.policy.tasks import simulated
 from streammem.policy.tasks.arm import skeleton
 from streammem.policy.tasks.view import Camera
 
@@ -81,10 +82,8 @@ class Simulated:
     """
 
     def __init__(self, world: World):
-        from streammem.policy.tasks import panda
-
         self._zero, self._data = world.zero, world.episode.arm.data[0]
-        self._pictures = panda.Pictures(world.episode.arm.model, HEIGHT, WIDTH)
+        self._pictures = simulated.module("panda").Pictures(world.episode.arm.model, HEIGHT, WIDTH)
         self.take(world.episode.state.joints[0])
 
     def take(self, joints: Tensor) -> np.ndarray:

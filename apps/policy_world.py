@@ -12,7 +12,7 @@ from torch import Tensor
 from streammem.errors import ConfigError
 from streammem.policy.encoders import Observation
 from streammem.policy.tasks import arm as arms
-from streammem.policy.tasks import imitate, recall
+from streammem.policy.tasks import imitate, recall, simulated
 from streammem.policy.tasks.episodes import Task
 from streammem.policy.tasks.recall import Phase
 from streammem.policy.tasks.search import SearchTask
@@ -154,13 +154,11 @@ def _arm(wanted: str, mode: str):
         return wanted, None
     headless()
     try:
-        from streammem.policy.tasks.panda import MujocoArm
-        from streammem.policy.tasks.panda_search import PandaBoard
-    except ImportError as error:
+        return "mujoco", simulated.arm(mode)
+    except ConfigError:
         if wanted == "mujoco":
-            raise ConfigError(f"{error}; wanted the extra [robot], or --arm kinematic") from error
+            raise
         return "kinematic", None
-    return "mujoco", PandaBoard() if mode == "search" else MujocoArm()
 
 
 def headless() -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from streammem import tree
+from streammem.policy.tasks import simulated
 from streammem.policy.tasks.recall import OBSERVATION, RecallTask
 
 from ..train_policy.model import Contender, Ours, made
 from ..train_policy.rollout import interval, rolled
-from ..train_policy.trainer import simulated
 from .case import Case, Setup
 from .figure import Measured, Target, at_least, at_most
 from .policy_faults import FAULTS, faced
@@ -104,7 +104,7 @@ def success(
 
     Chance is what the same answers score at the questions of other episodes.
     """
-    arm = simulated() if cell.simulated else None
+    arm = simulated.arm(cell.task.mode) if cell.simulated else None
     found = [rolled(policy, cell.task, told.episodes, UNSEEN + i, arm) for i, policy in enumerate(policies)]
     right, asked = (int(sum(count(x.success) for x in found)) for count in (torch.sum, torch.numel))
     unit, chance = f"of {asked}", mean(x.chance for x in found)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from streammem import config, store, tree
 from streammem.errors import CheckpointError, ConfigError
+from streammem.policy.tasks import simulated
 from streammem.policy.tasks.episodes import Episodes, EpisodeStream, Segment, joined, record
 
 from .model import made
@@ -178,7 +179,7 @@ def demonstrations(settings: PolicyTrainSettings, stage: Stage, seed: int) -> Ep
 
 @lru_cache(maxsize=2)  # several policies may be trained on the same
 def _recorded(mode: str, episodes: int, stage: Stage, seed: int) -> Episodes:
-    g, groups, arm = torch.Generator().manual_seed(seed), [], simulated() if stage.simulated else None
+    g, groups, arm = torch.Generator().manual_seed(seed), [], simulated.arm(mode) if stage.simulated else None
     for i in range(stage.groups):
         items, delay = (int(torch.randint(low, high + 1, (), generator=g)) for low, high in (stage.items, stage.delay))
         changed = int(torch.randint(int(stage.changed * items) + 1, (), generator=g))
@@ -187,18 +188,6 @@ def _recorded(mode: str, episodes: int, stage: Stage, seed: int) -> Episodes:
         due = int((i + 1) * stage.simulated) > int(i * stage.simulated)
         groups.append(record(task, episodes, (seed << 10) + i, arm=arm if due else None))
     return joined(groups)
-
-
-def simulated():
-    """The arm in MuJoCo.
-
-    Raises: ConfigError where the extra [robot] is missing.
-    """
-    try:
-        from streammem.policy.tasks.panda import MujocoArm
-    except ImportError as error:
-        raise ConfigError(f"{error}; wanted the extra [robot], or stages with simulated=0") from error
-    return MujocoArm()
 
 
 def cloned(action: Tensor, segment: Segment) -> Tensor:
