@@ -21,7 +21,7 @@ from streammem.mapping.state import ROWS, MapState
 from streammem.mapping.tokens import rays_of, tokens_of
 from streammem.mapping.write import Write
 
-PIECE = 128  # blocks whose vertices are worked on at once, on a CPU: caches hold them
+PIECE = 256  # blocks whose vertices are worked on at once, on a CPU: caches hold them
 
 
 class Rows(NamedTuple):

@@ -14,7 +14,7 @@ from streammem.mapping.read import Field, colour, gradient, nearest, read
 INF = float("inf")
 TILE_PX, SPREAD = 32, 8  # of the picture that blocks are put into, and how many of them one may cover to each side
 REACH = 1.1  # a sphere looks larger than its radius by its depth, off the middle of the picture
-STRIP_PX = 2**15  # pixels that are worked on at once, on a CPU: caches hold them
+STRIP_PX = 2**16  # pixels that are worked on at once, on a CPU: caches hold them
 STEPS = 4  # of a ray between two looks for those that are done
 
 
