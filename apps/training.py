@@ -1,5 +1,6 @@
 """A training run that can be stopped anywhere: everything that the next step depends on is in one file."""
 
+import argparse
 import json
 import math
 import sys
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from streammem import config, store
 from streammem.errors import CheckpointError, ConfigError
 
+from .arguments import found
 from .stop import Stop
 
 SCHEMA = 1
@@ -26,8 +28,10 @@ class Training:
     gradient was not finite; they change nothing.
     """
 
-    def __init__(self, settings, model: nn.Module, optimiser: torch.optim.Optimizer, rule: str):
+    def __init__(self, settings, model: nn.Module, optimiser: torch.optim.Optimizer, rule: str, **beside: nn.Module):
+        """beside: what is trained with the model and is no part of it, by name."""
         self.settings, self.model, self.optimiser, self.rule = settings, model, optimiser, rule
+        self._parts = {"model": model, **beside}
         self.step = self.skipped = 0
         self.losses: list[tuple[int, float]] = []
         self.scores: list[tuple[int, dict[str, float]]] = []
@@ -46,8 +50,8 @@ class Training:
         self.step += 1
         self._since.append(loss)
         if not math.isfinite(loss):
-            told = f"the loss of step {self.step} is {loss}: the memory diverged"
-            raise ConfigError(f"{told}; wanted a lower rate, or a lower `most` of the memory")
+            told = f"the loss of step {self.step} is {loss}: what is trained diverged"
+            raise ConfigError(f"{told}; wanted a lower rate, or most: model.most, policy.recipe.most")
         return loss
 
     def entered(self, scores: dict[str, float]) -> dict[str, float]:
@@ -60,7 +64,8 @@ class Training:
 
     def save(self, path: Path) -> None:
         """Writes everything, or nothing."""
-        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
+        parts = self._parts.items()
+        tensors = {f"{part}.{name}": x for part, module in parts for name, x in module.state_dict().items()}
         for index, entry in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{index}.{name}": x for name, x in entry.items()}
         tensors["random."] = torch.get_rng_state()
@@ -87,7 +92,8 @@ class Training:
         for name, x in parts["optimiser"].items():
             index, _, part = name.partition(".")
             moments.setdefault(int(index), {})[part] = x
-        self.model.load_state_dict(parts["model"])
+        for name, module in self._parts.items():
+            module.load_state_dict(parts[name])
         self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
         torch.set_rng_state(parts["random"][""])
         progress = json.loads(stored.notes["progress"])
@@ -114,8 +120,29 @@ def run(trainer: Training, stop: Stop, write: Callable[[], None], quiet: bool = 
         write()
 
 
+def chosen(kind: type, default: str, said: argparse.Namespace):
+    """The settings that a command line asks for: a config, `default` where it names none, and what differs from it.
+
+    Raises: ConfigError for settings that cannot be used, or an `out` that holds a run, or none to go on with.
+    """
+    files = [text for text in said.settings if "=" not in text]
+    if len(files) > 1:
+        raise ConfigError(f"settings files are {files}; wanted one: a YAML file or the name of one of ours")
+    path = found(files[0] if files else default, "train")
+    settings = config.load(kind, path, [text for text in said.settings if "=" in text])
+    if (said.out / CHECKPOINT).exists() != said.resume:
+        told = "holds no run to go on with" if said.resume else "holds a run; wanted --resume, or another --out"
+        raise ConfigError(f"{said.out} {told}")
+    return settings
+
+
 def cosine(step: int, steps: int, warm_up: int, last: float = 0.0) -> float:
     """Share of the highest learning rate: linear up to it, then half a cosine down to `last`."""
     if step < warm_up:
         return (step + 1) / warm_up
     return last + (1 - last) * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+def drawn_by(seed: int, step: int) -> int:
+    """What random numbers of a step are seeded with: another for each seed and step in the 32 bits that count."""
+    return (seed << 20) + step

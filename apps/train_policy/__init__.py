@@ -7,30 +7,27 @@ exit status:
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
-from tqdm import tqdm
-
 from streammem import config
-from streammem.errors import ConfigError
 from streammem.policy.tasks import trained
 
-from ..arguments import RUN, found
+from ..arguments import RUN
 from ..bench.figure import commit, machine, versions
 from ..stop import Stop
 from ..train.curve import write_curve
+from ..training import CHECKPOINT, CURVE, chosen, run
 from .settings import PolicyTrainSettings
 from .trainer import PolicyTrainer
 
-CHECKPOINT, CURVE, WEIGHTS = "checkpoint.safetensors", "curve.svg", "policy.safetensors"
+WEIGHTS = "policy.safetensors"
 
 
 def main(argv: list[str]) -> int:
     """Trains; returns the exit status that the module's first lines state."""
     said = _parser().parse_intermixed_args(argv)
-    settings, out = _settings(said)
+    settings, out = chosen(PolicyTrainSettings, "policy", said), said.out
     with Stop() as stop:
         trainer = PolicyTrainer(settings)
         if said.resume:
@@ -46,18 +43,9 @@ def main(argv: list[str]) -> int:
 
 
 def train(trainer: PolicyTrainer, out: Path, stop: Stop) -> None:
-    """Step by step, to the end or until somebody ends it; the checkpoint is written at every evaluation and there."""
+    """To the end or until somebody ends it; the checkpoint is written at every evaluation and there."""
     started, cpu = time.time(), time.process_time()
-    with tqdm(total=trainer.settings.steps, initial=trainer.step, unit="step", mininterval=10) as bar:
-        while not trainer.done and stop.signal is None:
-            loss = trainer.advance()
-            if trainer.step % trainer.settings.evaluate_every == 0 or trainer.done:
-                scores = trainer.evaluate()
-                tqdm.write(f"step {trainer.step}: {', '.join(f'{k} {x:.3f}' for k, x in scores.items())}", sys.stderr)
-                write(trainer, out, time.time() - started, time.process_time() - cpu)
-            bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
-            bar.update()
-    write(trainer, out, time.time() - started, time.process_time() - cpu)
+    run(trainer, stop, lambda: write(trainer, out, time.time() - started, time.process_time() - cpu))
 
 
 def write(trainer: PolicyTrainer, out: Path, wall_s: float, cpu_s: float) -> None:
@@ -72,22 +60,6 @@ def write(trainer: PolicyTrainer, out: Path, wall_s: float, cpu_s: float) -> Non
     told |= {"seconds": round(wall_s, 1), "cpu_seconds": round(cpu_s, 1)}
     told |= {"losses": [list(x) for x in trainer.losses], "scores": [[step, x] for step, x in trainer.scores]}
     (out / RUN).write_text(config.dump({"settings": trainer.settings, "run": told}))
-
-
-def _settings(said: argparse.Namespace) -> tuple[PolicyTrainSettings, Path]:
-    """The settings and the folder.
-
-    Raises: ConfigError for settings that cannot be used, or a folder that holds a run.
-    """
-    files = [text for text in said.settings if "=" not in text]
-    if len(files) > 1:
-        raise ConfigError(f"settings files are {files}; wanted one: a YAML file or the name of one of ours")
-    path = found(files[0] if files else "policy", "train")
-    settings = config.load(PolicyTrainSettings, path, [text for text in said.settings if "=" in text])
-    if (said.out / CHECKPOINT).exists() != said.resume:
-        told = "holds no run to go on with" if said.resume else "holds a run; wanted --resume, or another --out"
-        raise ConfigError(f"{said.out} {told}")
-    return settings, said.out
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,32 +8,29 @@ exit status:
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from tqdm import tqdm
-
 from streammem import config
-from streammem.errors import ConfigError
 from streammem.recon import weights
 
-from ..arguments import RUN, found
+from ..arguments import RUN
 from ..bench.figure import commit, machine, versions
 from ..stop import Stop
 from ..train.curve import write_curve
+from ..training import CHECKPOINT, CURVE, chosen, run
 from .data import Rooms
 from .settings import ReconTrainSettings
 from .trainer import ReconTrainer
 
-CHECKPOINT, CURVE, WEIGHTS = "checkpoint.safetensors", "curve.svg", "weights.safetensors"
+WEIGHTS = "weights.safetensors"
 
 
 def main(argv: list[str]) -> int:
     """Trains; returns the exit status that the module's first lines state."""
     said = _parser().parse_intermixed_args(argv)
-    settings, out = _settings(said)
+    settings, out = chosen(ReconTrainSettings, "tiny_recon", said), said.out
     out.mkdir(parents=True, exist_ok=True)
     with Stop() as stop:
         trainer = ReconTrainer(settings, Rooms(settings.data, said.rooms))
@@ -49,18 +46,9 @@ def main(argv: list[str]) -> int:
 
 
 def train(trainer: ReconTrainer, out: Path, stop: Stop) -> None:
-    """Step by step, to the end or until somebody ends it; the checkpoint is written at every evaluation and there."""
+    """To the end or until somebody ends it; the checkpoint is written at every evaluation and there."""
     started, cpu = time.time(), time.process_time()
-    with tqdm(total=trainer.settings.steps, initial=trainer.step, unit="step", mininterval=10) as bar:
-        while not trainer.done and stop.signal is None:
-            loss = trainer.advance()
-            if trainer.step % trainer.settings.evaluate_every == 0 or trainer.done:
-                scores = trainer.evaluate()
-                tqdm.write(f"step {trainer.step}: {', '.join(f'{k} {x:.3f}' for k, x in scores.items())}", sys.stderr)
-                write(trainer, out, time.time() - started, time.process_time() - cpu)
-            bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-            bar.update()
-    write(trainer, out, time.time() - started, time.process_time() - cpu)
+    run(trainer, stop, lambda: write(trainer, out, time.time() - started, time.process_time() - cpu))
 
 
 def write(trainer: ReconTrainer, out: Path, wall_s: float, cpu_s: float) -> None:
@@ -82,22 +70,6 @@ def about(trainer: ReconTrainer) -> dict[str, str]:
         "licence": "Apache-2.0, as this library; trained by it on its own synthetic rooms, and knows nothing else",
         "source": f"streammem train-recon, seed {trainer.settings.seed}, step {trainer.step}",
     }
-
-
-def _settings(said: argparse.Namespace) -> tuple[ReconTrainSettings, Path]:
-    """The settings and the folder.
-
-    Raises: ConfigError for settings that cannot be used, or a folder that holds a run.
-    """
-    files = [text for text in said.settings if "=" not in text]
-    if len(files) > 1:
-        raise ConfigError(f"settings files are {files}; wanted one: a YAML file or the name of one of ours")
-    path = found(files[0] if files else "tiny_recon", "train")
-    settings = config.load(ReconTrainSettings, path, [text for text in said.settings if "=" in text])
-    if (said.out / CHECKPOINT).exists() != said.resume:
-        told = "holds no run to go on with" if said.resume else "holds a run; wanted --resume, or another --out"
-        raise ConfigError(f"{said.out} {told}")
-    return settings, said.out
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,71 +1,60 @@
-"""Training of the network that can be stopped anywhere: everything the next step depends on is in one file."""
+"""Training of the colour-only network, stage by stage."""
 
-import json
 import math
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from streammem import config, store
 from streammem.errors import CheckpointError
 from streammem.geometry import motion_from_quaternion, rotation_angle
 from streammem.recon import weights
 from streammem.recon.model import ReconModel
 from streammem.sources.rooms import WALKS, looking
 
+from ..training import Training, drawn_by
 from .data import UNSEEN, Clips, Rooms, rendered, seeds
 from .loss import errors, misplaced, rollout, seen_features, truth
 from .settings import ReconTrainSettings
 
-SCHEMA = 1
 PLACE = 2.5  # of the vector in the channels that turn by a radian a patch: one patch further weighs about e^-2
 LEVEL = 1.2  # in those that turn slowly, against each other: the mean logit begins near -0.7, a gate of a third
 WEIGHTS = {"camera": 0.5, "world": 0.5, "translation": 2.0, "rotation": 4.0, "colour": 0.05}
 MIDDLE = looking(np.array([0.0, 0.0, 1.4]), np.array([1.0, 0.0, 1.4])).float()  # a camera in the middle, ahead
 
 
-class ReconTrainer:
-    """A network and its optimiser, `step` steps on their way.
-
-    losses: (step, mean loss since the entry before); scores: (step, score by name).
+class ReconTrainer(Training):
+    """A network and its optimiser on their way.
 
     Raises: CheckpointError where the weights to begin with are of another network.
     """
 
     def __init__(self, settings: ReconTrainSettings, rooms: Rooms):
         torch.manual_seed(settings.seed)
-        self.settings, self.rooms = settings, rooms
-        self.model = ReconModel(settings.model)
-        initialise(self.model)
+        self.rooms, model = rooms, ReconModel(settings.model)
+        initialise(model)
         if settings.start is not None:
             begun, _ = weights.load(settings.start)
             if begun.config != settings.model:
                 raise CheckpointError(f"{settings.start} is of {begun.config}; wanted {settings.model}")
-            self.model.load_state_dict(begun.state_dict())
+            model.load_state_dict(begun.state_dict())
         if settings.shut:
-            shut(self.model)
+            shut(model)
         width, pixels = settings.model.enc_embed_dim, settings.model.patch_size**2
         self.places = nn.Sequential(nn.Linear(width, 256), nn.GELU(), nn.Linear(256, 3 * pixels))  # for training alone
-        both = nn.ModuleList([self.model, self.places])
-        self.optimiser = torch.optim.AdamW(_groups(both, settings.weight_decay), betas=(0.9, 0.95))
-        self.step = 0
-        self.losses: list[tuple[int, float]] = []
-        self.scores: list[tuple[int, dict[str, float]]] = []
-        self._since: list[float] = []  # losses since the last entry
+        both = nn.ModuleList([model, self.places])
+        optimiser = torch.optim.AdamW(_groups(both, settings.weight_decay), betas=(0.9, 0.95))
+        super().__init__(settings, model, optimiser, "recon", places=self.places)
         self._unseen = unseen(settings)
 
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.step >= self.settings.steps
-
     def advance(self) -> float:
-        """One step of the optimiser; returns the loss before it."""
+        """One step of the optimiser; returns the loss before it.
+
+        Raises: ConfigError where the loss is not finite.
+        """
         s, stage = self.settings, self.settings.stage(self.step)
-        g = torch.Generator().manual_seed((s.seed << 32) + self.step)
+        g = torch.Generator().manual_seed(drawn_by(s.seed, self.step))
         draw = self.rooms.scattered if stage.kind == "scattered" else self.rooms.draw
         loss = self._loss(stage.kind, draw(g, stage.batch, stage.frames), g)
         self.optimiser.zero_grad()
@@ -73,10 +62,9 @@ class ReconTrainer:
         nn.utils.clip_grad_norm_(self.model.parameters(), s.clip)
         for group in self.optimiser.param_groups:
             group["lr"] = rate_at(s, self.step)
+        told = self.stepped(loss.item())
         self.optimiser.step()
-        self.step += 1
-        self._since.append(loss.item())
-        return self._since[-1]
+        return told
 
     def _loss(self, kind: str, clips: Clips, g: torch.Generator) -> Tensor:
         """What the stages of this kind make smaller."""
@@ -91,43 +79,7 @@ class ReconTrainer:
     def evaluate(self) -> dict[str, float]:
         """Errors in rooms that nobody is trained on, entered beside the mean loss since the last time."""
         with torch.no_grad():
-            found = scored(self.model, self._unseen)
-        if self._since:
-            self.losses.append((self.step, sum(self._since) / len(self._since)))
-            self._since = []
-        self.scores.append((self.step, found))
-        return found
-
-    def save(self, path: Path) -> None:
-        """Writes everything, or nothing."""
-        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
-        tensors |= {f"places.{name}": x for name, x in self.places.state_dict().items()}
-        for index, entry in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{name}": x for name, x in entry.items()}
-        note = {"step": self.step, "since": self._since, "losses": self.losses, "scores": self.scores}
-        notes = {"settings": json.dumps(config.plain(self.settings)), "progress": json.dumps(note)}
-        store.save(path, tensors, schema=SCHEMA, rule="recon", notes=notes)
-
-    def load(self, path: Path) -> None:
-        """Goes on where `save` was called.
-
-        Raises: CheckpointError where the file is not whole, or of another run.
-        """
-        stored = store.load(path, schema=SCHEMA, rule="recon")
-        if json.loads(stored.notes["settings"]) != json.loads(json.dumps(config.plain(self.settings))):
-            raise CheckpointError(f"{path} is of a run with other settings; wanted those it began with")
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, x in stored.tensors.items():
-            head, _, rest = name.partition(".")
-            if head == "optimiser":
-                index, _, field = rest.partition(".")
-                moments.setdefault(int(index), {})[field] = x
-        for name, part in (("model.", self.model), ("places.", self.places)):
-            part.load_state_dict({k.removeprefix(name): x for k, x in stored.tensors.items() if k.startswith(name)})
-        self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
-        progress = json.loads(stored.notes["progress"])
-        self.step, self._since = progress["step"], progress["since"]
-        self.losses, self.scores = ([(step, x) for step, x in progress[name]] for name in ("losses", "scores"))
+            return self.entered(scored(self.model, self._unseen))
 
 
 def initialise(model: ReconModel) -> None:
