@@ -14,6 +14,7 @@ from streammem.sources import SPECS, parsed
 from . import CONFIGS
 
 RUN = "run.yaml"  # the settings of a run, among what it says about itself
+STATE = "state.safetensors"
 
 
 class Wish(NamedTuple):
@@ -37,7 +38,9 @@ def wish(argv: list[str], about: str) -> Wish:
     overrides = [*_flags(said), *(text for text in said.settings if "=" in text)]
     if not files and said.resume is None:
         files = _usual(overrides)
-    data, where = _read(files, said.resume)
+    resume = None if said.resume is None else _state_of(said.resume)
+    data, where = _read(files, resume)
+    where = f"{where} with {' '.join(overrides)}" if overrides else where
     for text in overrides:
         config.override(data, text)
     settings = config.build(ReconstructSettings, data, where)
@@ -47,9 +50,21 @@ def wish(argv: list[str], about: str) -> Wish:
     if settings.recon.weights is not None:
         weights = str(Path(settings.recon.weights).expanduser().resolve())
         settings = dataclasses.replace(settings, recon=dataclasses.replace(settings.recon, weights=weights))
-    if settings.out is None and said.resume is not None:
-        settings = dataclasses.replace(settings, out=said.resume.parent)
-    return Wish(settings, said.resume, said.overwrite, said.quiet)
+    if settings.out is None and resume is not None:
+        settings = dataclasses.replace(settings, out=resume.parent)
+    return Wish(settings, resume, said.overwrite, said.quiet)
+
+
+def _state_of(resume: Path) -> Path:
+    """The state file that a run goes on from: the path itself, or that of the run in this folder.
+
+    Raises: ConfigError where a run's folder has no state yet.
+    """
+    path = resume / STATE if resume.is_dir() else resume
+    if not path.exists() and (path.parent / RUN).is_file():
+        told = f"{path.parent} holds a run that ended before its first save (every autosave_frames, and at the end)"
+        raise ConfigError(f"{told}; wanted the same command once more, without --resume")
+    return path
 
 
 def _usual(overrides: list[str]) -> list[str]:
@@ -126,7 +141,12 @@ def _parser(about: str) -> argparse.ArgumentParser:
     add("--weights", type=Path, metavar="FILE", help="of the network that sees depth in colour (streammem weights)")
     add("--update", metavar="RULE", help="by which the network's state is written (default: confidence)")
     add("--out", type=Path, metavar="DIR", help="where to write (default: out/SOURCE-DATE)")
-    add("--resume", type=Path, metavar="STATE", help="go on where this state.safetensors was written")
+    add(
+        "--resume",
+        type=Path,
+        metavar="STATE",
+        help="go on with this state.safetensors, or this run's folder",
+    )
     add("--check", choices=("strict", "warn", "off"), help="of the first frames (default: strict)")
     add("--overwrite", action="store_true", help="DIR may hold another run, which is lost")
     add("--no-mesh", action="store_true", help="write no mesh.ply")

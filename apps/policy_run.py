@@ -158,7 +158,9 @@ def _policy(settings: LiveSettings) -> MemoryPolicy:
         return trained.load(name)
     if name not in trained.SHIPPED:
         known = ", ".join(trained.SHIPPED)
-        raise ConfigError(f"policy is {name}: no such file; wanted what streammem train-policy writes, or {known}")
+        raise ConfigError(
+            f"{name}: no such file, and no policy of ours; wanted what streammem train-policy writes, or {known}"
+        )
     return trained.shipped(name)
 
 

@@ -18,10 +18,10 @@ from streammem.settings import ReconstructSettings
 from streammem.sources import Source
 
 from . import views
-from .arguments import RUN, Wish
+from .arguments import RUN, STATE, Wish
 from .journal import Journal, Lines
 
-STATE, TRAJECTORY, TRUTH, VIEWS = "state.safetensors", "trajectory.tum", "truth.tum", "views.tsv"
+TRAJECTORY, TRUTH, VIEWS = "trajectory.tum", "truth.tum", "views.tsv"
 NOTE = "reconstruct"  # name of our note in a state file
 NETWORK = "recon."  # what the names of the network's state begin with, in a state file
 HEADINGS = {VIEWS: views.HEADING}

@@ -16,7 +16,7 @@ from apps import cli, reconstruct
 from apps.arguments import wish
 from apps.journal import Journal, Lines, Sights, Spread
 from streammem import config
-from streammem.errors import SourceError
+from streammem.errors import ConfigError, SourceError
 from streammem.metrics import read_trajectory
 from streammem.settings import ReconstructSettings
 from streammem.sources import Folder
@@ -319,3 +319,11 @@ def test_a_source_that_breaks_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("streammem.sources.Synthetic.__getitem__", broken)
     assert run(tmp_path) == 2
     assert capsys.readouterr().err == "streammem reconstruct: the camera is gone\n"
+
+
+def test_a_run_is_resumed_by_its_folder_or_says_that_it_has_no_state_yet(tmp_path):
+    (tmp_path / "run.yaml").write_text("settings: {}\n")
+    with pytest.raises(ConfigError, match="ended before its first save"):
+        wish(["--resume", str(tmp_path)], "")
+    (tmp_path / "state.safetensors").write_bytes(b"")
+    assert wish(["--resume", str(tmp_path)], "").resume == tmp_path / "state.safetensors"
