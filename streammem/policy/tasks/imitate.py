@@ -25,7 +25,6 @@ from streammem.errors import ConfigError
 from streammem.policy.tasks.arm import STEP_S, KinematicArm
 from streammem.policy.tasks.recall import (
     ASKED,
-    CENTRE,
     DRAGGED,
     ERRORS,
     FASTEST,
@@ -34,10 +33,14 @@ from streammem.policy.tasks.recall import (
     SHOWN,
     TAGS,
     WAYPOINT,
+    WEIGHTS,
     WITHIN_M,
     Arm,
     Phase,
     Seen,
+    felt,
+    inside,
+    scaled,
 )
 
 TAUGHT, MOVING = 40, 32  # steps of a demonstration, and those in which the teacher moves
@@ -150,8 +153,7 @@ class Imitate:
             [minimum_jerk(time_warp(batch, MOVING, task.warp, g)) for _ in range(task.demonstrations)], 1
         )
         stops = task.delay // WAYPOINT + 1
-        low, high = torch.tensor(LOW), torch.tensor(HIGH)
-        self.waypoints = low + (high - low) * torch.rand(batch, stops, 3, generator=g)
+        self.waypoints = inside(g, batch, stops)
         self.t, self.state = 0, self.arm.reset(batch)
         self._before = self._left = self.state.hand
         self.shown = torch.full((batch, task.demonstrations, 3), torch.nan)
@@ -210,22 +212,19 @@ class Imitate:
 
     def _seen(self) -> Seen:
         g, task, (name, i, k) = self._random, self.task, self.phase
-        batch, hand = self.batch, self.state.hand
+        batch = self.batch
         told, waypoint, flags = torch.zeros(batch, TAGS), torch.zeros(batch, 3), torch.zeros(batch, 3)
         if name == "work":
-            waypoint = (self.waypoints[:, i] - torch.tensor(CENTRE)) * 4
+            waypoint = scaled(self.waypoints[:, i])
         else:
             at = i if name == "teach" else task.demonstrations + i
             told[:, : task.features] = self.situations[:, at]
         marked = name == "teach" and k >= TAUGHT - SHOWN
         flags[:, 0], flags[:, 1], flags[:, 2] = name == "teach", name == "work", marked or name == "query"
-        position = (hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g) - torch.tensor(CENTRE)) * 4
-        error = self.state.command - self.state.joints
-        error = ERRORS["place"] * (error + 5e-4 * task.noise * torch.randn(batch, 7, generator=g))
-        observation = torch.cat([position, (hand - self._before) * 30, error, told, waypoint, flags], 1)
+        body = felt(self.state, self._before, ERRORS["place"], task.noise, g)
+        observation = torch.cat([body, told, waypoint, flags], 1)
         confidence = torch.full((batch,), float(marked))
-        weight = {"teach": 0.0, "work": 0.3, "query": 1.0}[name]
-        return Seen(observation, confidence, weight, torch.full((batch,), self.t * STEP_S, dtype=torch.float64))
+        return Seen(observation, confidence, WEIGHTS[name], torch.full((batch,), self.t * STEP_S, dtype=torch.float64))
 
 
 def _directions(g: torch.Generator, *shape: int) -> Tensor:

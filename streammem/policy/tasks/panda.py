@@ -20,7 +20,8 @@ from torch import Tensor
 
 from streammem.errors import ConfigError
 from streammem.policy.tasks.arm import GRAVITY, STEP_S, commanded
-from streammem.policy.tasks.recall import ACTION, ASKED, OBSERVATION, WITHIN_M, Recall, RecallTask
+from streammem.policy.tasks.episodes import Task
+from streammem.policy.tasks.recall import ACTION, ASKED, OBSERVATION, WITHIN_M, RecallTask
 from streammem.policy.tasks.view import Camera
 
 HOME = (0.0, -0.35, 0.0, -2.1, 0.0, 0.30, 0.78)  # the model's sixth joint is turned by a quarter
@@ -141,51 +142,37 @@ class Pictures:
         self._renderer.close()
 
 
-class PandaRecall(gymnasium.Env):
-    """One robot at the recall task.
+class PandaEnv(gymnasium.Env):
+    """One simulated robot at a task; what a step is worth is the subclass's.
 
-    observation, action: as `recall` describes them. reward: 1 at the end of a question that was answered within 3 cm,
-    else 0. info: confidence (0 or 1), time_s, phase, weight, valid (whether the sensors brought a new frame), and at
-    the end of a question miss_m.
-
-    mode, items, delay, ...: of `RecallTask`. dropped: chance that a frame does not come, and the one before stands.
+    dropped: chance that a frame does not come, and the one before stands. info: confidence (0 or 1), time_s, phase,
+    weight, and valid, whether the sensors brought a new frame.
 
     Raises: ConfigError where a parameter makes no sense.
     """
 
-    def __init__(self, mode: str = "place", dropped: float = 0.0, render_mode: str | None = None, **task):
+    def __init__(self, task: Task, arm: MujocoArm, dropped: float, render_mode: str | None):
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / STEP_S)}
         if render_mode not in (None, "rgb_array"):
             raise ConfigError(f"render_mode is {render_mode!r}; wanted None or 'rgb_array'")
         if not 0 <= dropped < 1:
             raise ConfigError(f"dropped is {dropped}; wanted a share below 1")
-        self.task, self.dropped, self.render_mode = RecallTask(mode, **task), dropped, render_mode
+        self.task, self.arm, self.dropped, self.render_mode = task, arm, dropped, render_mode
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1, 1, (ACTION,), np.float32)
-        self.arm, self._pictures = MujocoArm(), None
+        self._pictures: Pictures | None = None
         self._last: np.ndarray | None = None
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         """A new episode; the seed alone says which."""
         super().reset(seed=seed)
-        self.recall = Recall(self.task, 1, int(self.np_random.integers(2**31)), self.arm)
+        self.episode = self.task.begun(1, int(self.np_random.integers(2**31)), self.arm)
         self._last = None
-        return self._told(self.recall.reset())
-
-    def step(self, action):
-        """One control step of 40 ms."""
-        name, i, k = self.recall.phase
-        seen = self.recall.step(torch.as_tensor(action, dtype=torch.float32)[None])
-        observation, info = self._told(seen)
-        reward = 0.0
-        if name == "query" and k == ASKED - 1:
-            info["miss_m"] = self.recall.miss_m[0, i].item()
-            reward = float(info["miss_m"] < WITHIN_M)
-        return observation, reward, self.recall.done, False, info
+        return self._told(self.episode.reset())
 
     def expert(self) -> np.ndarray:
-        """The action of one who knows the goal."""
-        return self.recall.expert()[0].numpy()
+        """The action of one who knows what a policy must remember."""
+        return self.episode.expert()[0].numpy()
 
     def render(self) -> np.ndarray | None:
         """A picture of the robot and of where its hand should be, [480, 640, 3] uint8."""
@@ -193,7 +180,8 @@ class PandaRecall(gymnasium.Env):
             return None
         if self._pictures is None:
             self._pictures = Pictures(self.arm.model)
-        return self._pictures.take(self.recall.state.joints[0].numpy(), self.recall.goal()[0].numpy())
+        goal, moved = self.episode.goal()[0].numpy(), self.arm.data[0].mocap_pos
+        return self._pictures.take(self.episode.state.joints[0].numpy(), goal, moved)
 
     def close(self) -> None:
         """Frees the renderer."""
@@ -201,12 +189,40 @@ class PandaRecall(gymnasium.Env):
             self._pictures.close()
             self._pictures = None
 
+    def _moved(self, action):
+        """(observation, info) after one control step of 40 ms."""
+        return self._told(self.episode.step(torch.as_tensor(action, dtype=torch.float32)[None]))
+
     def _told(self, seen):
         dropped = self._last is not None and self.np_random.random() < self.dropped
         self._last = self._last if dropped else seen.observation[0].numpy()
         info = {"confidence": 0.0 if dropped else seen.confidence[0].item(), "valid": not dropped}
-        info |= {"time_s": seen.time_s[0].item(), "phase": self.recall.phase.name, "weight": seen.weight}
+        info |= {"time_s": seen.time_s[0].item(), "phase": self.episode.phase.name}
+        info["weight"] = seen.weight if isinstance(seen.weight, float) else seen.weight[0].item()
         return self._last.copy(), info
+
+
+class PandaRecall(PandaEnv):
+    """One robot at the recall task.
+
+    observation, action: as `recall` describes them. reward: 1 at the end of a question that was answered within 3 cm,
+    else 0. info: as of `PandaEnv`, and at the end of a question miss_m.
+
+    mode, items, delay, ...: of `RecallTask`. dropped: as of `PandaEnv`.
+    """
+
+    def __init__(self, mode: str = "place", dropped: float = 0.0, render_mode: str | None = None, **task):
+        super().__init__(RecallTask(mode, **task), MujocoArm(), dropped, render_mode)
+
+    def step(self, action):
+        """One control step of 40 ms."""
+        name, i, k = self.episode.phase
+        observation, info = self._moved(action)
+        reward = 0.0
+        if name == "query" and k == ASKED - 1:
+            info["miss_m"] = self.episode.miss_m[0, i].item()
+            reward = float(info["miss_m"] < WITHIN_M)
+        return observation, reward, self.episode.done, False, info
 
 
 def register() -> None:

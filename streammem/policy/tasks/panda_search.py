@@ -9,16 +9,12 @@ from itertools import pairwise
 
 import gymnasium
 import mujoco
-import numpy as np
 import torch
 from torch import Tensor
 
-from streammem.errors import ConfigError
-from streammem.policy.tasks.arm import STEP_S
 from streammem.policy.tasks.board import BOARD, CAPTURE_M, DEPTH, HOLES, PLACES
-from streammem.policy.tasks.panda import MujocoArm, PandaState, Pictures, model
-from streammem.policy.tasks.recall import ACTION, OBSERVATION
-from streammem.policy.tasks.search import VISITS, Search, SearchTask
+from streammem.policy.tasks.panda import MujocoArm, PandaEnv, PandaState, model
+from streammem.policy.tasks.search import VISITS, SearchTask
 
 ID = "streammem/PandaSearch-v0"
 PEG_M = 0.012  # radius of the peg's tip, whose end is where the hand is
@@ -96,74 +92,28 @@ def board_model() -> mujoco.MjModel:
     return made
 
 
-class PandaSearch(gymnasium.Env):
+class PandaSearch(PandaEnv):
     """One robot at the search task.
 
     observation, action: as `search` describes them. reward: 1 at the step in which an attempt finds the hole, else 0.
-    info: confidence (0 or 1), time_s, phase, weight, valid (whether the sensors brought a new frame), and at the end of
-    a visit attempts.
+    info: as of `PandaEnv`, and at the end of a visit attempts.
 
-    holes, attempts, delay, ...: of `SearchTask`. dropped: chance that a frame does not come, and the one before stands.
-
-    Raises: ConfigError where a parameter makes no sense.
+    holes, attempts, delay, ...: of `SearchTask`. dropped: as of `PandaEnv`.
     """
 
     def __init__(self, dropped: float = 0.0, render_mode: str | None = None, **task):
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / STEP_S)}
-        if render_mode not in (None, "rgb_array"):
-            raise ConfigError(f"render_mode is {render_mode!r}; wanted None or 'rgb_array'")
-        if not 0 <= dropped < 1:
-            raise ConfigError(f"dropped is {dropped}; wanted a share below 1")
-        self.task, self.dropped, self.render_mode = SearchTask(**task), dropped, render_mode
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float32)
-        self.action_space = gymnasium.spaces.Box(-1, 1, (ACTION,), np.float32)
-        self.arm, self._pictures = PandaBoard(), None
-        self._last: np.ndarray | None = None
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None):
-        """A new episode; the seed alone says which."""
-        super().reset(seed=seed)
-        self.search = Search(self.task, 1, int(self.np_random.integers(2**31)), self.arm)
-        self._last = None
-        return self._told(self.search.reset())
+        super().__init__(SearchTask(**task), PandaBoard(), dropped, render_mode)
 
     def step(self, action):
         """One control step of 40 ms."""
-        before = self.search.attempts.clone()
-        seen = self.search.step(torch.as_tensor(action, dtype=torch.float32)[None])
-        observation, info = self._told(seen)
-        fresh = before.isnan() & self.search.attempts.isfinite()
+        before = self.episode.attempts.clone()
+        observation, info = self._moved(action)
+        fresh = before.isnan() & self.episode.attempts.isfinite()
         for visit in range(VISITS):
             if fresh[0, visit]:
-                info["attempts"] = self.search.attempts[0, visit].item()
+                info["attempts"] = self.episode.attempts[0, visit].item()
         reward = float("attempts" in info and info["attempts"] <= self.task.most)
-        return observation, reward, self.search.done, False, info
-
-    def expert(self) -> np.ndarray:
-        """The action of one who remembers what was tried."""
-        return self.search.expert()[0].numpy()
-
-    def render(self) -> np.ndarray | None:
-        """A picture of the robot over the board, lids and all, [480, 640, 3] uint8."""
-        if self.render_mode is None:
-            return None
-        if self._pictures is None:
-            self._pictures = Pictures(self.arm.model)
-        goal = self.search.goal()[0].numpy()
-        return self._pictures.take(self.search.state.joints[0].numpy(), goal, self.arm.data[0].mocap_pos)
-
-    def close(self) -> None:
-        """Frees the renderer."""
-        if self._pictures is not None:
-            self._pictures.close()
-            self._pictures = None
-
-    def _told(self, seen):
-        dropped = self._last is not None and self.np_random.random() < self.dropped
-        self._last = self._last if dropped else seen.observation[0].numpy()
-        info = {"confidence": 0.0 if dropped else seen.confidence[0].item(), "valid": not dropped}
-        info |= {"time_s": seen.time_s[0].item(), "phase": self.search.phase.name, "weight": seen.weight[0].item()}
-        return self._last.copy(), info
+        return observation, reward, self.episode.done, False, info
 
 
 def register() -> None:

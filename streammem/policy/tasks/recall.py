@@ -32,6 +32,7 @@ WITHIN_M = 0.03  # of the goal counts as success; a random place has a chance of
 LOW, HIGH = (0.38, -0.28, 0.28), (0.60, 0.28, 0.55)  # box of all goals, m
 CENTRE, FRONT = (0.49, 0.0, 0.42), (0.5, 0.0, 0.4)
 LIGHTEST, HEAVIEST = 0.3, 3.0  # payloads, kg
+WEIGHTS = {"teach": 0.0, "work": 0.3, "query": 1.0}  # of a step in the loss
 ERRORS = {"place": 20.0, "weigh": 80.0}  # times joint errors, rad: 3 and 11 at the furthest that the leash allows
 
 
@@ -143,14 +144,14 @@ class Recall:
         self.tags = _shuffled(g, self.batch, TAGS)[:, : task.items]
         again = _shuffled(g, self.batch, task.items)[:, : task.changed]
         self.order = torch.cat([torch.arange(task.items).expand(self.batch, -1), again], 1)  # [B, lessons]
-        self.places = self._inside(task.lessons)
+        self.places = inside(g, self.batch, task.lessons)
         self.mass = torch.rand(self.batch, task.lessons, generator=g)  # 0 lightest, 1 heaviest
         asked = torch.cat([_shuffled(g, self.batch, task.items) for _ in range(-(-task.queries // task.items))], 1)
         self.asked = asked[:, : task.queries]
         latest = torch.arange(task.lessons).expand(self.batch, -1)
         self._lesson = torch.zeros_like(self.tags).scatter_reduce(1, self.order, latest, "amax")  # [B, items]
         stops = task.delay // WAYPOINT + 1
-        self.waypoints = self._inside(stops)
+        self.waypoints = inside(g, self.batch, stops)
         self.flashes = torch.randint(TAGS, (self.batch, stops), generator=g)
         self.flashing = torch.rand(self.batch, stops, generator=g) < task.distractors
         self.answer = torch.full((self.batch, task.queries, 3), torch.nan)
@@ -210,12 +211,12 @@ class Recall:
 
     def _seen(self) -> Seen:
         g, task, (name, i, k) = self._random, self.task, self.phase
-        hand, rows = self.state.hand, self._rows
+        rows = self._rows
         tag, waypoint, flags = torch.zeros(self.batch, TAGS), torch.zeros(self.batch, 3), torch.zeros(self.batch, 3)
         if name == "teach" and k >= TAUGHT - SHOWN:
             tag[rows, self.tags[rows, self.order[:, i]]] = 1
         elif name == "work":
-            waypoint = _scaled(self.waypoints[:, i])
+            waypoint = scaled(self.waypoints[:, i])
             if 10 <= k < 10 + SHOWN:
                 tag[rows, self.flashes[:, i]] = self.flashing[:, i].float()
         elif name == "query":
@@ -225,22 +226,31 @@ class Recall:
         if task.false_confidence and name == "work":
             wrong = torch.rand(self.batch, generator=g) < task.false_confidence
             confidence = flags[:, 2] * wrong
-        position = _scaled(hand + 1e-3 * task.noise * torch.randn(self.batch, 3, generator=g))
-        velocity = (hand - self._before) * 30
-        error = self.state.command - self.state.joints
-        error = error + 5e-4 * task.noise * torch.randn(self.batch, 7, generator=g)
-        observation = torch.cat([position, velocity, ERRORS[task.mode] * error, tag, waypoint, flags], 1)
-        weight = {"teach": 0.0, "work": 0.3, "query": 1.0}[name]
+        body = felt(self.state, self._before, ERRORS[task.mode], task.noise, g)
+        observation = torch.cat([body, tag, waypoint, flags], 1)
         time_s = torch.full((self.batch,), self.t * STEP_S, dtype=torch.float64)
-        return Seen(observation, confidence, weight, time_s)
-
-    def _inside(self, count: int) -> Tensor:
-        """Random places in the box, [B, count, 3]."""
-        low, high = torch.tensor(LOW), torch.tensor(HIGH)
-        return low + (high - low) * torch.rand(self.batch, count, 3, generator=self._random)
+        return Seen(observation, confidence, WEIGHTS[name], time_s)
 
 
-def _scaled(place: Tensor) -> Tensor:
+def felt(state, before: Tensor, errors: float, noise: float, g: torch.Generator) -> Tensor:
+    """What an arm perceives of itself, [B, 13]: its hand, the hand's velocity, and the joints' errors times `errors`.
+
+    before: where the hand was a step ago, [B, 3] metres. noise: times the sensors' own.
+    """
+    batch, hand = len(before), state.hand
+    position = scaled(hand + 1e-3 * noise * torch.randn(batch, 3, generator=g))
+    error = state.command - state.joints + 5e-4 * noise * torch.randn(batch, 7, generator=g)
+    return torch.cat([position, (hand - before) * 30, errors * error], 1)
+
+
+def inside(g: torch.Generator, batch: int, count: int, low=LOW, high=HIGH) -> Tensor:
+    """Random places in a box, [B, count, 3] metres."""
+    low, high = torch.tensor(low), torch.tensor(high)
+    return low + (high - low) * torch.rand(batch, count, 3, generator=g)
+
+
+def scaled(place: Tensor) -> Tensor:
+    """A place [..., 3], metres, as it stands in an observation."""
     return (place - torch.tensor(CENTRE)) * 4
 
 

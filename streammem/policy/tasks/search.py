@@ -24,7 +24,6 @@ from streammem.errors import ConfigError
 from streammem.policy.tasks.arm import STEP_S
 from streammem.policy.tasks.board import BOARD, HOLES, PLACES, OverBoard, SearchArm
 from streammem.policy.tasks.recall import (
-    CENTRE,
     DRAGGED,
     ERRORS,
     FASTEST,
@@ -33,8 +32,10 @@ from streammem.policy.tasks.recall import (
     WAYPOINT,
     Phase,
     Seen,
+    felt,
+    inside,
+    scaled,
 )
-from streammem.policy.tasks.recall import HIGH as TOP
 
 MARKER_M = 0.045  # sideways, at which it is still a hole that is touched
 APPEARS_M = 0.06  # sideways, at which a marker appears 1 / e as large
@@ -118,9 +119,8 @@ class Search:
         order = torch.rand(batch, HOLES, generator=g).argsort(1)
         self.candidates = torch.zeros(batch, HOLES, dtype=torch.bool).scatter(1, order[:, : task.holes], True)
         self.open = order[:, 0]
-        low, high = torch.tensor([*LOW[:2], LOWEST]), torch.tensor(TOP)
         stops = task.length // WAYPOINT + 1
-        self.waypoints = low + (high - low) * torch.rand(batch, stops, 3, generator=g)
+        self.waypoints = inside(g, batch, stops, low=(*LOW[:2], LOWEST))
         self._flash = torch.randint(HOLES, (batch, stops), generator=g)
         self._flashing = torch.rand(batch, stops, generator=g) < task.distractors
         self.t = 0
@@ -243,8 +243,7 @@ class Search:
         return torch.where(self.candidates, away, torch.inf).argmin(1)
 
     def _drawn_start(self) -> Tensor:
-        low, high = torch.tensor([0.42, -0.24, START]), torch.tensor([0.58, 0.24, START])
-        return low + (high - low) * torch.rand(self.batch, 3, generator=self._random)
+        return inside(self._random, self.batch, 1, (0.42, -0.24, START), (0.58, 0.24, START))[:, 0]
 
     def _seen(self) -> Seen:
         g, task, batch, hand = self._random, self.task, self.batch, self.state.hand
@@ -256,12 +255,10 @@ class Search:
         touched, entered = (trying & x for x in (self.contact, self.inside))
         hole = _marker(self._over)
         told = torch.cat([view, hole * touched[:, None], hole * entered[:, None]], 1)
-        felt = torch.stack([trying, working, touched], 1).float()
-        waypoint = torch.where(working[:, None], _scaled(self.waypoints[:, stop]), torch.zeros(batch, 3))
-        position = _scaled(hand + 1e-3 * task.noise * torch.randn(batch, 3, generator=g))
-        error = self.state.command - self.state.joints
-        error = ERRORS["place"] * (error + 5e-4 * task.noise * torch.randn(batch, 7, generator=g))
-        observation = torch.cat([position, (hand - self._before) * 30, error, told, waypoint, felt], 1)
+        flags = torch.stack([trying, working, touched], 1).float()
+        waypoint = torch.where(working[:, None], scaled(self.waypoints[:, stop]), torch.zeros(batch, 3))
+        body = felt(self.state, self._before, ERRORS["place"], task.noise, g)
+        observation = torch.cat([body, told, waypoint, flags], 1)
         confidence = ((self.stage == HELD) & (self.contact | self.inside)).float()
         if task.false_confidence:
             confidence = torch.where(flash & (torch.rand(batch, generator=g) < task.false_confidence), 1.0, confidence)
@@ -272,7 +269,3 @@ class Search:
 def _marker(hole: Tensor) -> Tensor:
     """[B] -> [B, HOLES], nothing where there is none (-1)."""
     return torch.nn.functional.one_hot(hole.clamp_min(0), HOLES) * (hole >= 0)[:, None].float()
-
-
-def _scaled(place: Tensor) -> Tensor:
-    return (place - torch.tensor(CENTRE)) * 4
