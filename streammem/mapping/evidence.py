@@ -64,7 +64,7 @@ def evidence(
     steps = torch.tensor(STEPS, device=local.device)
     start = (local * WIDE**3 + keys.start).long()
     wide = [widened(F.pad(part, (0, 0, 0, 1)), beside) for part in (old.value, old.precision)]
-    ats, values, errors, surprises, knowns = [], [], [], [], []
+    ats, shares, values, errors, surprises, knowns = [], [], [], [], [], []
     for part in parts:
         at, key, told = (start[part] + steps[:, None]).view(-1), keys.weight(part), tokens.value[part]
         value, precision = (of.index_select(0, at).view(8, R) for of in wide)
@@ -74,15 +74,16 @@ def evidence(
         scale = (tokens.sigma_m[part].square() + noise.frame_noise_m**2 + noise.wander_m**2 + doubt).sqrt()
         alone = (~known).float()
         ats.append(at)
+        shares.append(key)
         values.append(value * alone)
         errors.append(error - told * alone)
         surprises.append(error / scale)
         knowns.append(known)
     gate = confidence(how.gate, torch.stack(surprises), torch.stack(knowns))
     sums = [torch.zeros(len(beside) * WIDE**3, device=local.device) for _ in range(2)]
-    for part, at, value, error, surprise in zip(parts, ats, values, errors, surprises):
+    for part, at, key, value, error, surprise in zip(parts, ats, shares, values, errors, surprises):
         weight = gate * (how.huber / surprise.abs().clamp(min=how.huber)) / tokens.sigma_m[part].square()
-        weight = keys.weight(part) * weight
+        weight = key * weight
         sums[0].scatter_add_(0, at, ((value + error) * weight).view(-1))
         sums[1].scatter_add_(0, at, weight.view(-1))
     return Evidence(*(folded(sum_, beside, len(old.value) + 1)[:-1] for sum_ in sums)), gate
